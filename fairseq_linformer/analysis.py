@@ -1,10 +1,10 @@
 """Analysis of a trained model's attention on text: spectrum, error of low-rank approximations, attention maps.
 
-The attention matrix A (n, n) of a head is what multiplies its values. The mechanism itself computes it: for columns of
-the identity as values, a head returns columns of A. So windows, projections and feature maps are part of A, and every
-mechanism can be analyzed whose heads are linear in their values.
+The output of a head is A V, with an attention matrix A (n, n). For columns of the identity as values a head
+returns columns of A, with the effects of windows, projections and feature maps. So every mechanism whose heads are
+linear in their values can be analyzed.
 
-Dimensions: R blocks of text, L layers, n tokens, d embedding, h heads, d_h = d / h, k projected length, T tokens shown.
+Dimensions: R text blocks, L layers, n tokens, d embedding, h heads, d_h = d / h, k projected length, T tokens of maps.
 """
 
 import copy
@@ -54,19 +54,19 @@ from .sentence_modules import is_of_transformers
 
 RESULTS_FILE = "analysis.json"
 SHARES = (0.9, 0.99)  # of the sum of singular values, for the effective rank
-PAPERS_INDEX = 128  # of the singular value in the heat map of the paper (figure 1, right), where n is 512
+PAPERS_INDEX = 128  # index of the singular value in the heat map of the paper (figure 1, right), where n is 512
 QUANTILES = {"p5": 0.05, "median": 0.5, "p95": 0.95}
 BEST, SEGMENT_MEANS, MODEL = "best of rank k", "Linformer with segment means", "this model"
 SMALLEST_RANK = 16
 COLUMNS = 4  # panels side by side
-MAX_LABELS = 48  # tokens that fit as labels beside a map
+MAX_LABELS = 48  # maximum number of tokens as labels of a map
 
 Errors = dict[tuple[str, int | None], Tensor]  # by name and rank of an approximation
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model to analyze.
+    """Model to analyze.
 
     Attributes:
         encoder: in evaluation mode, on the first GPU or the CPU.
@@ -100,7 +100,7 @@ def read_model(source: Path, vocabulary: Path | None = None) -> LoadedModel:
         state = read_checkpoint(checkpoint)
         cfg = state["cfg"]
         with open_dict(cfg):
-            cfg.model.update(LOADED)  # for one, compiling takes longer than a few sequences
+            cfg.model.update(LOADED)  # compiling would take longer than a few sequences
         config = LinformerRobertaModel.resolve(cfg)
         mechanism = get_attention(config.attention)
         allowed = "a mechanism with queries and keys, which softmax attention can be computed from"
@@ -109,7 +109,7 @@ def read_model(source: Path, vocabulary: Path | None = None) -> LoadedModel:
         tokenizer = load_tokenizer(folder)
         digests = digest_vocabulary(tokenizer.dictionary, folder)
         check_vocabulary_of(state, digests, str(folder), str(checkpoint))
-        # The vocabulary may be a file of sentencepiece alone, without a dictionary and its <mask>.
+        # The vocabulary may be a sentencepiece file without dictionary and <mask>.
         model = LinformerRobertaModel.of_checkpoint(state, with_mask(tokenizer.dictionary))
         digest = digest_folder(source) if is_of_transformers(source) else digest_file(checkpoint)
     encoder = model.eval().to("cuda" if torch.cuda.is_available() else "cpu").encoder.sentence_encoder
@@ -122,16 +122,16 @@ def read_model(source: Path, vocabulary: Path | None = None) -> LoadedModel:
 
 
 def read_blocks(text: Path, tokenizer: Tokenizer, length: int, count: int) -> Tensor:
-    """Cut a text file into blocks as pretraining does, <s> and length - 1 tokens, and return some of them.
+    """Cut a text file into blocks as pretraining does, <s> and length - 1 tokens, and return a sample of them.
 
     Args:
         text: plain, .gz or .xz; each line ends with </s>.
         tokenizer: of the model.
         length: n.
-        count: blocks to choose, evenly spaced; all where there are fewer.
+        count: maximum number of blocks, evenly spaced.
 
     Returns:
-        Token ids (R, n); one shorter block if the text does not fill any.
+        Token ids (R, n); one shorter block if the text is shorter.
 
     Raises:
         OSError: the file cannot be read.
@@ -149,7 +149,7 @@ def read_blocks(text: Path, tokenizer: Tokenizer, length: int, count: int) -> Te
 
 
 def read_first_line(text: Path, model: LoadedModel) -> Tensor:
-    """Return the first line of text as a fine-tuned model reads it, (n,): <s> if its task has one, tokens, </s>."""
+    """Return the first line as input of a fine-tuned model, (n,): <s> if its task has one, tokens, </s>."""
     dictionary = model.tokenizer.dictionary
     line = next(line for chunk in read_chunks(find_files([text])) for line in chunk.lines if line)
     begin = [] if model.task.get("init_token") is None else [dictionary.bos()]
@@ -159,18 +159,18 @@ def read_first_line(text: Path, model: LoadedModel) -> Tensor:
 
 
 def token_labels(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    """Return the text of each token as a short label; for special symbols their names."""
+    """Return the text of each token as a short label; special symbols have their names."""
     texts = tokenizer.decode([np.array([token]) for token in ids])
     labels = (text or tokenizer.dictionary[token] for token, text in zip(ids, texts, strict=True))
     return [(label.strip() or "␣").replace("\n", "⏎")[:12] for label in labels]
 
 
 class AttentionInputs(NamedTuple):
-    """What the attention of a layer is called with for one sequence, padding cut off.
+    """Inputs of the attention of a layer for one sequence without padding.
 
     Attributes:
         x: (1, n, d).
-        first_values: (1, n, d), those of the first layer; None in a layer without a value residual.
+        first_values: (1, n, d), of the first layer; None in a layer without a value residual.
     """
 
     x: Tensor
@@ -191,7 +191,7 @@ def record_inputs(encoder: SentenceEncoder, ids: Tensor) -> list[AttentionInputs
 
 
 def without_output_projection(attention: Attention) -> Attention:
-    """Return a copy of an attention that returns what leaves its heads."""
+    """Return a copy of an attention that returns the outputs of its heads."""
     heads = copy.deepcopy(attention)
     heads.add_module("out_proj", nn.Identity())
     return heads
@@ -205,7 +205,7 @@ def attention_matrices(attention: Attention, x: Tensor) -> Tensor:
     """
     heads = without_output_projection(attention)
     heads.add_value_residual()
-    heads.value_mix = nn.Parameter(x.new_tensor([0.0, 1.0]))  # the values are `first_values` alone
+    heads.value_mix = nn.Parameter(x.new_tensor([0.0, 1.0]))  # selects `first_values` as values
 
     def multiply(values: Tensor) -> Tensor:  # by the attention matrix of each head, (1, n, d) -> (h, n, d_h)
         return heads.split_heads(heads(x, None, values))[0]
@@ -240,22 +240,22 @@ def cumulative_singular_values(matrix: Tensor) -> Tensor:
 
 
 def heat_map_index(length: int, projected_lengths: Iterable[int]) -> int:
-    """Return the number of singular values, from 1, whose share the heat map shows.
+    """Return the number of singular values, at least 1, for the heat map.
 
-    That is 128 as in the paper, or n / 4 where n < 512. For projected attention it is at most k / 2, because the first
-    k of its singular values are nearly all that there are, whatever it has learned.
+    This is 128 as in the paper, or n / 4 if n < 512. For projected attention it is at most k / 2, because its rank is
+    nearly k independently of training.
     """
     return max(1, min(PAPERS_INDEX, length // 4, *(k // 2 for k in projected_lengths)))
 
 
 def describe_spectrum(curves: Tensor, projected_lengths: Sequence[int]) -> dict[str, Any]:
-    """Return the numbers behind the pictures of the spectrum, from curves (L, h, n)."""
+    """Return the data of the pictures of the spectrum, from curves (L, h, n)."""
     index = heat_map_index(curves.size(2), projected_lengths)
     return {
         "cumulative": curves.numpy().round(6).tolist(),
         "heat_map_index": index,
         "heat_map": curves[:, :, index - 1].tolist(),
-        # How many of the largest values add up to a share of the sum.
+        # Number of largest values that add up to a share of the sum.
         "effective_rank": {f"{share:g}": ((curves < share).sum(2) + 1).tolist() for share in SHARES},
     }
 
@@ -275,8 +275,8 @@ def relative_errors(approximation: Tensor, exact: Tensor) -> Tensor:
 def truncation_errors(matrix: Tensor, values: Tensor, ranks: Sequence[int]) -> list[Tensor]:
     """Return the relative errors of A_k V for the best A_k of each rank: A (n, n), V (n, d_h) -> (d_h,) each.
 
-    A_k is the truncated singular value decomposition. A V is a sum over singular directions, which are orthogonal, so
-    the squared error is what the directions from k on add to it.
+    A_k is the truncated singular value decomposition. A V is a sum over orthogonal singular directions, so the squared
+    error is the sum of the squares of the omitted ones.
     """
     _, sizes, right = torch.linalg.svd(matrix)
     squares = (sizes.unsqueeze(1) * (right @ values)).square()
@@ -291,13 +291,12 @@ def segment_means(x: Tensor, count: int) -> Tensor:
 def approximation_errors(attention: Attention, inputs: AttentionInputs, ranks: Sequence[int]) -> Errors:
     """Compare approximations with softmax attention over the same queries, keys and values.
 
-    The values V are those that the heads multiply, a value residual included. The approximations are the best matrix of
-    each rank; a Linformer whose E and F average segments, softmax(Q (E K)^T / sqrt(d_h)) F V; and the layer's heads.
-    The second is left out with rotary and ALiBi positions, which a projected key does not have, and the third where it
-    is softmax attention.
+    The values V include value residuals. The approximations are the best matrix of each rank; a Linformer that averages
+    segments, softmax(Q (E K)^T / sqrt(d_h)) F V, except with rotary and ALiBi positions, which projected keys do not
+    have; and the heads of the layer, unless it is softmax attention.
 
     Returns:
-        By name and rank, None for the layer itself, the relative errors of columns of heads, (h d_h,).
+        Relative errors of columns of heads, (h d_h,), by name and rank; the rank of the layer itself is None.
     """
     queries, keys, values = (attention.split_heads(projected)[0] for projected in attention.project(*inputs))
     matrices = softmax_matrices(attention, queries, keys)
@@ -317,7 +316,7 @@ def approximation_errors(attention: Attention, inputs: AttentionInputs, ranks: S
 
 
 def describe_errors(errors: Mapping[tuple[str, int | None], Sequence[Tensor]]) -> dict[str, list[dict[str, Any]]]:
-    """Return quantiles over columns, heads and blocks, by name a list over ranks."""
+    """Return quantiles over columns, heads and blocks, as a list over ranks by name."""
     described = defaultdict(list)
     for (name, rank), parts in errors.items():
         together = torch.cat([*parts]).double()
@@ -368,7 +367,7 @@ def analyze(source: Path, text: Path, out: Path, blocks: int, tokens: int, vocab
         text: a text file.
         out: folder to make.
         blocks: of n tokens, to average over.
-        tokens: T. They are of the first block, or of the first line for a model that was fine-tuned.
+        tokens: T, of the first block, or for a fine-tuned model of the first line.
 
     Returns:
         The names of the files.
@@ -384,7 +383,7 @@ def analyze(source: Path, text: Path, out: Path, blocks: int, tokens: int, vocab
         ids = read_blocks(text, model.tokenizer, model.max_positions, blocks)
         sequence = read_first_line(text, model) if model.task._name in FINE_TUNED else ids[0]
         labels = token_labels(model.tokenizer, sequence[:tokens].tolist())
-        maps = map_attention(model.encoder, sequence, tokens)  # first: it takes seconds, and the spectrum perhaps hours
+        maps = map_attention(model.encoder, sequence, tokens)  # fast, so first
         draw_maps(maps, labels, folder / "attention_maps.png")
         measured = measure(model.encoder, ids, model.projected_lengths)
         draw_spectrum(measured["spectrum"], model.projected_lengths, folder / "spectrum.png")
@@ -417,7 +416,7 @@ def draw_spectrum(spectrum: Mapping[str, Any], projected_lengths: Sequence[int],
 def draw_heat_map(spectrum: Mapping[str, Any], path: Path) -> None:
     """Draw the share of the largest singular values by layer and head: the paper's figure 1, right."""
     values = np.array(spectrum["heat_map"])  # (L, h)
-    low = min(0.9, math.floor(10 * values.min()) / 10)  # a narrower scale would show noise
+    low = min(0.9, math.floor(10 * values.min()) / 10)  # a narrower scale would emphasize noise
     with picture(path, 1, 1, 2.4 + 0.62 * values.shape[1], 1.9 + 0.42 * values.shape[0]) as (figure, panels):
         panel = panels[0, 0]
         panel.grid(visible=False)
@@ -434,7 +433,7 @@ def draw_low_rank(layers: Sequence[Mapping[str, Any]], projected_lengths: Sequen
     """Draw the errors of approximations against their rank, one panel per layer: median, and 5 to 95 %."""
     largest = max(point["p95"] for layer in layers for points in layer.values() for point in points)
     smallest = min(point["median"] for layer in layers for point in layer[BEST])
-    bottom = min(largest / 1000, max(smallest / 3, 1e-6))  # for a large k the best one has hardly any error
+    bottom = min(largest / 1000, max(smallest / 3, 1e-6))  # the best approximation of large rank has nearly no error
     with _panel_per_layer(path, len(layers), projected_lengths) as (figure, panels):
         for panel, errors in zip(panels, layers, strict=True):
             for number, name in enumerate((BEST, SEGMENT_MEANS)):
@@ -456,7 +455,7 @@ def draw_low_rank(layers: Sequence[Mapping[str, Any]], projected_lengths: Sequen
 def draw_maps(maps: np.ndarray, tokens: Sequence[str], path: Path) -> None:
     """Draw attention maps (L, h, T, T), one row of panels per layer and one column per head."""
     layers, heads, _, _ = maps.shape
-    scale = PowerNorm(0.5, 0, float(maps.max()))  # a linear one would show the largest weights alone
+    scale = PowerNorm(0.5, 0, float(maps.max()))  # a linear scale would only show the largest weights
     labels = [token.replace("$", r"\$") for token in tokens] if len(tokens) <= MAX_LABELS else []  # $ begins a formula
     fontsize = min(7, 140 / len(tokens))
     options = {"sharex": True, "sharey": True}

@@ -48,26 +48,26 @@ from .sentence_modules import is_of_transformers, lengthened
 from .training.configuration import CONFIGS
 from .training.untrained import masked_lm_dictionary, save_untrained, untrained_model
 
-# Options that may differ from the source. All others determine the meaning of its weights.
+# Options that may differ from the source's. All others determine the meaning of its weights.
 CONVERTIBLE = ("attention", *PROJECTION_OPTIONS, *MECHANISM_OPTIONS, "local_conv", "max_positions", "rotary_base")
-KIND_OPTIONS = {"projection_init", "projection_multiplier", "sharing", "freeze_projection"}  # of a kind of projection
-CONVERSION_FILE = "conversion.json"  # beside the checkpoint
-LONG = CONFIGS / "pretrain" / "preset" / "long.yaml"  # options of --long, without n and k
-SEED = 1  # of new parameters: the same command gives the same weights
-COMMON_PARAMETERS = ("q_proj", "k_proj", "v_proj", "out_proj", "value_mix")  # of every attention that has them
+KIND_OPTIONS = {"projection_init", "projection_multiplier", "sharing", "freeze_projection"}  # of one type of projection
+CONVERSION_FILE = "conversion.json"  # in the folder of the checkpoint
+LONG = CONFIGS / "pretrain" / "preset" / "long.yaml"  # options set by --long, except n and k
+SEED = 1  # of new parameters, so that a command is reproducible
+COMMON_PARAMETERS = ("q_proj", "k_proj", "v_proj", "out_proj", "value_mix")  # with the same meaning in every attention
 GROWING_BUFFERS = {"random_blocks": 0, "rotations": -1}  # drawn at random; dimension that grows with the length
 OPTION_BUFFERS = ("multiplier", "sub_blocks")  # computed from options
-UPDATES = 200  # of fitting by Adam, each on another batch: with fewer the matrices are overfitted
-STEP = 0.03  # of the first update, as a part of the root mean square of the matrix; then falling to zero
-FITTED = (LinearProjection, HedgehogMap)  # their weight; not a random projection's, a subclass of the former
-BATCH_TOKENS = 4096  # at most, unless a row has more
+UPDATES = 200  # of Adam in fitting, each on a new batch; fewer batches overfit
+STEP = 0.03  # initial learning rate, relative to the root mean square of the matrix; decays to zero
+FITTED = (LinearProjection, HedgehogMap)  # by their weight; random projections, a subclass of the former, are excluded
+BATCH_TOKENS = 4096  # at most, unless a sequence is longer
 
 
 class Initialized(NamedTuple):
-    """Names of parameters, and of random buffers, that were not simply copied."""
+    """Names of parameters and random buffers that were not copied unchanged."""
 
-    new: list[str]  # of the model: without a counterpart in the source, or larger; they keep their initial values
-    left_out: list[str]  # of the source: without a counterpart, or where the model shares another parameter
+    new: list[str]  # of the model: absent from the source, or larger; they keep their initial values
+    left_out: list[str]  # of the source: absent from the model, or replaced by a shared parameter
 
 
 class Errors(NamedTuple):
@@ -82,8 +82,8 @@ class Converted(NamedTuple):
 
     model: LinformerRobertaModel
     started: Initialized
-    errors: Errors | None  # of its attention, where it was fitted
-    remarks: Sequence[str]  # on the import of a folder of transformers
+    errors: Errors | None  # of its attention, if it was fitted
+    remarks: Sequence[str]  # from the import of a folder of transformers
     old: ResolvedConfig  # of the source
 
 
@@ -96,22 +96,22 @@ def convert(
     name: str | None = None,
     long: int | None = None,
 ) -> Converted:
-    """Write the checkpoint of a model that starts from another one into a new folder.
+    """Convert a model, and write its checkpoint into a new folder.
 
     Args:
         source: checkpoint of ours, of fairseq's ``examples/linformer`` or of its RoBERTa, folder of its run, or folder
             of transformers.
         out: folder to make.
-        overrides: options of the new model, ``model.NAME=VALUE``. With another attention the source's options of
-            attention are dropped; with another projection some of those of E and F.
+        overrides: options of the new model, ``model.NAME=VALUE``. A change of attention drops the source's options of
+            attention; a change of projection drops some options of E and F.
         positions: initial values of positions beyond the source's longest, a key of ``EXTENSIONS``.
         fit_on: prepared corpus, to fit E and F, or Hedgehog's feature map, to the source's attention.
         name: of the source in the new checkpoint; by default the last part of its path.
-        long: tokens that the new model is to read at linear cost (``long_options``); `overrides` win over it.
+        long: maximum length of the new model, at linear cost (``long_options``); `overrides` have priority.
 
     Raises:
         FileNotFoundError: the source, its dictionary or the corpus is missing.
-        UserError: the source cannot be read, an option cannot work, or `out` exists.
+        UserError: the source cannot be read, an option is invalid, or `out` exists.
     """
     changes = _parse(overrides)
     with (
@@ -134,8 +134,8 @@ def convert(
         options = converted_options(old.args, changes)
         longer = options["positions"] == "learned" and options["max_positions"] > old.args.max_positions
         check("--positions", positions, positions == "tile" or longer, "tile, unless learned positions are added")
-        new, started = _build(old, options, dictionary, positions)
-        started.left_out.extend(heads)
+        new, report = _build(old, options, dictionary, positions)
+        report.left_out.extend(heads)
         errors = None
         if fit_on is not None:
             _check_corpus(fit_on, vocabulary, new)
@@ -146,21 +146,21 @@ def convert(
             origin = Origin(source=name or "/".join(checkpoint.absolute().parts[-2:]), sha256=digest_file(checkpoint))
         record: dict[str, Any] = {"source": str(source.absolute()), "digest": origin["sha256"], "changes": changes}
         record |= {"positions": positions, "fit_on": fit_on and str(fit_on.absolute())}
-        record |= {"starts_anew": started.new, "left_out": started.left_out, "errors": errors and errors._asdict()}
+        record |= {"starts_anew": report.new, "left_out": report.left_out, "errors": errors and errors._asdict()}
         (folder / CONVERSION_FILE).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         inherited = _inherit(state, origin, new, old)
         save_untrained(folder, out.absolute(), dictionary, options, new.state_dict(), inherited)
         Path(mark.name).unlink()
-    return Converted(new, started, errors, remarks, old.args)
+    return Converted(new, report, errors, remarks, old.args)
 
 
 @contextmanager
 def as_checkpoint(source: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Yield the checkpoint of a file or folder, and remarks; a folder of transformers is imported temporarily."""
+    """Yield the checkpoint of a file or folder, and remarks; folders of transformers are imported temporarily."""
     if not is_of_transformers(source):
         yield checkpoint_file(source), []
         return
-    from .hf.importing import import_folder  # here: the rest of this module does not need transformers
+    from .hf.importing import import_folder  # the rest of this module does not need transformers
 
     with tempfile.TemporaryDirectory() as folder:
         remarks = import_folder(source, Path(folder, "imported"))
@@ -170,18 +170,18 @@ def as_checkpoint(source: Path) -> Iterator[tuple[Path, list[str]]]:
 def _inherit(
     state: Mapping[str, Any], origin: Origin, new: LinformerRobertaModel, old: LinformerRobertaModel
 ) -> dict[str, Any]:
-    """Return the parts of ``TaskState`` that come from the source."""
-    carried: dict[str, Any] = {**read_task_state(state.get("task_state"))}
+    """Return the entries of ``TaskState`` that are inherited from the source."""
+    task_state: dict[str, Any] = {**read_task_state(state.get("task_state"))}
     if new.args.max_positions > old.args.max_positions:
-        carried["sentence_modules"] = lengthened(carried["sentence_modules"], new.args.max_positions)
-    return {**{name: carried[name] for name in INHERITED}, "converted_from": [*carried["converted_from"], origin]}
+        task_state["sentence_modules"] = lengthened(task_state["sentence_modules"], new.args.max_positions)
+    return {**{name: task_state[name] for name in INHERITED}, "converted_from": [*task_state["converted_from"], origin]}
 
 
 def _parse(overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the options by name.
+    """Parse overrides into options by name.
 
     Raises:
-        UserError: an override is not of the form ``model.NAME=VALUE``, or its option cannot differ from the source's.
+        UserError: an override is not of the form ``model.NAME=VALUE``, or its option must be the source's.
     """
     changes: dict[str, Any] = {}
     for override in overrides:
@@ -196,29 +196,29 @@ def _parse(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def long_options(source: ResolvedConfig, longest: int, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options with which a model reads longer texts at a cost that is linear in their length.
+    """Return the options of a model for texts of up to `longest` tokens at linear cost.
 
-    They are those of ``configs/pretrain/preset/long.yaml``, with one projected key per token that the source reads:
-    with learned positions, texts of that length are computed as by full attention. With another attention among the
-    `changes` only the length is set.
+    They are those of ``configs/pretrain/preset/long.yaml``, with as many projected keys as the source has positions:
+    with learned positions, shorter texts are computed as by full attention. If `changes` set another attention, only
+    the length is added.
 
     Raises:
-        UserError: `longest` is no multiple of what the source reads, or the source has no full attention.
+        UserError: `longest` is no multiple of the source's length, or the source has no full attention.
     """
-    reads, other = source.max_positions, changes.get("attention", "linformer") != "linformer"
+    source_length, changes_attention = source.max_positions, changes.get("attention", "linformer") != "linformer"
     instead = f"it replaces full attention; model.max_positions={longest} extends the source's attention"
     allowed = f"left out with a source of attention={source.attention}: {instead}"
-    check("--long", longest, other or source.attention == "softmax", allowed)
-    allowed = f"a multiple of {reads}, the tokens that the source reads, from {2 * reads} on"
-    check("--long", longest, longest > reads and longest % reads == 0, allowed)
-    if other:
+    check("--long", longest, changes_attention or source.attention == "softmax", allowed)
+    allowed = f"a multiple of {source_length}, the tokens that the source reads, from {2 * source_length} on"
+    check("--long", longest, longest > source_length and longest % source_length == 0, allowed)
+    if changes_attention:
         return {"max_positions": longest, **changes}
     preset = OmegaConf.to_container(OmegaConf.load(LONG).model)
-    return {**cast(dict[str, Any], preset), "projected_length": reads, "max_positions": longest, **changes}
+    return {**cast(dict[str, Any], preset), "projected_length": source_length, "max_positions": longest, **changes}
 
 
 def converted_options(source: ResolvedConfig, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a model: those of the source but for some; a longer one attends as the source.
+    """Apply `changes` to the options of the source; a longer model keeps the reach of the source's attention.
 
     Raises:
         UserError: the longest sequence is shorter than the source's.
@@ -233,9 +233,9 @@ def converted_options(source: ResolvedConfig, changes: Mapping[str, Any]) -> dic
     elif changes.get("projection", source.projection) != source.projection:
         dropped = KIND_OPTIONS
     options = {name: value for name, value in options.items() if name not in dropped} | dict(changes)
-    longest, least = options["max_positions"], source.max_positions
-    enough = isinstance(longest, int) and longest >= least
-    check("max_positions", longest, enough, f"a whole number from {least} on, the source's")
+    longest, source_length = options["max_positions"], source.max_positions
+    is_allowed = isinstance(longest, int) and longest >= source_length
+    check("max_positions", longest, is_allowed, f"a whole number from {source_length} on, the source's")
     if not get_attention(str(options["attention"])).HAS_WEIGHTS:
         options["attention_dropout"] = 0.0
     return options
@@ -248,40 +248,40 @@ def _build(
         torch.manual_seed(SEED)
         new = untrained_model(options, dictionary)
     shared = _shared_parameters(old, new)
-    lost = {name for name, _ in old.named_parameters()} - shared.keys()
-    started = initialize_from(new, shared, positions)
-    return new, Initialized(started.new, sorted({*started.left_out, *lost}))
+    unused_names = {name for name, _ in old.named_parameters()} - shared.keys()
+    report = initialize_from(new, shared, positions)
+    return new, Initialized(report.new, sorted({*report.left_out, *unused_names}))
 
 
 def _shared_parameters(old: LinformerRobertaModel, new: LinformerRobertaModel) -> dict[str, Tensor]:
-    """Return the source's parameters without those of its attention that have another meaning in the new model."""
+    """Return the source's parameters that have the same meaning in the new model."""
     other_attention = old.args.attention != new.args.attention
     other_projection = other_attention or old.args.projection != new.args.projection
 
     def has_same_meaning(name: str) -> bool:
         _, inside, parameter = name.partition(".self_attn.")
-        kind = parameter.partition(".")[0]
-        if not inside or kind in COMMON_PARAMETERS:
+        module = parameter.partition(".")[0]
+        if not inside or module in COMMON_PARAMETERS:
             return True
-        return not (other_projection if kind.endswith("_projection") else other_attention)
+        return not (other_projection if module.endswith("_projection") else other_attention)
 
     state = {name: tensor for name, tensor in old.state_dict().items() if has_same_meaning(name)}
-    new.upgrade_state_dict(state)  # its attention may start from the source's linear maps
+    new.upgrade_state_dict(state)  # may initialize attention from the source's linear maps
     return state
 
 
 def tile(positions: Tensor, length: int) -> Tensor:
-    """Return the embedding of `length` positions, (length + 2, d), that repeats a shorter one, as in Longformer.
+    """Repeat an embedding of positions to `length` positions, (length + 2, d), as in Longformer.
 
-    Relations of near positions hold everywhere but where two copies meet (Beltagy et al. 2020, arXiv 2004.05150,
-    section 5).
+    Relations of neighbouring positions are preserved except where two copies meet (Beltagy et al. 2020, arXiv
+    2004.05150, section 5).
     """
     special, learned = positions[:FIRST_POSITION], positions[FIRST_POSITION:]
     return torch.cat([special, learned.repeat(-(-length // len(learned)), 1)[:length]])
 
 
 def interpolate(positions: Tensor, length: int) -> Tensor:
-    """Return the embedding of `length` positions, (length + 2, d), stretched from a shorter one."""
+    """Interpolate an embedding of positions linearly to `length` positions, (length + 2, d)."""
     special, learned = positions[:FIRST_POSITION], positions[FIRST_POSITION:]
     stretched = F.interpolate(learned.T.unsqueeze(0), size=length, mode="linear", align_corners=True)
     return torch.cat([special, stretched[0].T])
@@ -291,7 +291,7 @@ EXTENSIONS: dict[str, Callable[[Tensor, int], Tensor]] = {"tile": tile, "interpo
 
 
 def stretch(matrix: Tensor, length: int) -> Tensor:
-    """Stretch E (k, n), or (h, k, n), to more positions; rows keep their share of the text, and nearly their sum."""
+    """Interpolate E (k, n), or (h, k, n), to `length` positions; rows keep nearly their sum."""
     n = matrix.size(-1)
     wider = F.interpolate(matrix.flatten(0, -2).unsqueeze(0), size=length, mode="linear", align_corners=False)
     return wider[0].unflatten(0, matrix.shape[:-1]) * (n / length)
@@ -301,14 +301,14 @@ def stretch(matrix: Tensor, length: int) -> Tensor:
 def initialize_from(model: nn.Module, state: Mapping[str, Tensor], extension: str) -> Initialized:
     """Copy the parameters of another model into a new one.
 
-    For longer texts positions are extended, and E and F stretched. Random buffers are copied: the source was trained
-    with them. E and F that heads shared are copied for each. A local convolution that the source lacks is zero; a wider
-    one is the source's between zeros, a narrower one its middle.
+    For longer texts positions are extended, and E and F interpolated. Random buffers are copied because the source was
+    trained with them. E and F that heads shared are copied for each head. A new local convolution is zero; a wider one
+    is the source's padded with zeros, a narrower one the source's cropped.
 
     Args:
-        model: new, of the same width, depth and vocabulary.
-        state: parameters and buffers of the source by the names of the model.
-        extension: of positions, a key of EXTENSIONS.
+        model: new model of the same width, depth and vocabulary.
+        state: parameters and buffers of the source by their names in the model.
+        extension: method for positions, a key of EXTENSIONS.
     """
     new: list[str] = []
     multipliers = {name: buffer for name, buffer in model.named_buffers() if name.endswith("_projection.multiplier")}
@@ -341,18 +341,18 @@ def initialize_from(model: nn.Module, state: Mapping[str, Tensor], extension: st
 
 
 def _unshared(model: nn.Module, state: Mapping[str, Tensor]) -> list[str]:
-    """Return the second names of parameters that the model shares and that differ in the source."""
-    firsts: dict[Tensor, str] = {}
+    """Return the second names of parameters that the model shares and whose values differ in the source."""
+    first_names: dict[Tensor, str] = {}
     names = []
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        first = firsts.setdefault(parameter, name)
-        if name != first and name in state and not (first in state and torch.equal(state[name], state[first])):
+        original = first_names.setdefault(parameter, name)
+        if name != original and name in state and not (original in state and torch.equal(state[name], state[original])):
             names.append(name)
     return names
 
 
 def _copy_random_buffers(model: nn.Module, state: Mapping[str, Tensor]) -> list[str]:
-    """Copy the random buffers, for longer texts into their first part; return the names of those of another shape."""
+    """Copy the random buffers, for longer texts into their first part; return the names of mismatched buffers."""
     new = []
     for name, buffer in model.named_buffers():
         value, kind = state.get(name), name.rpartition(".")[2]
@@ -370,14 +370,14 @@ def _copy_random_buffers(model: nn.Module, state: Mapping[str, Tensor]) -> list[
 
 
 def _check_corpus(corpus: Path, vocabulary: Mapping[str, str], new: LinformerRobertaModel) -> None:
-    """Reject a model without anything to fit, and a corpus of another vocabulary than that with these digests."""
+    """Reject a model without matrices to fit, and a corpus of another vocabulary than that of these digests."""
     options = new.args
     uses_projection = get_attention(options.attention).USES_PROJECTION
-    kind = f"projection={options.projection}" if uses_projection else f"attention={options.attention}"
+    mechanism = f"projection={options.projection}" if uses_projection else f"attention={options.attention}"
     fitted = bool(fitted_matrices(new))
-    check("--fit-on", corpus, fitted, f"left out with {kind}, which has no E and F and no learned feature map")
-    own = digest_vocabulary(load_dictionary(corpus / DICTIONARY_FILE), corpus)
-    check_same_vocabulary(own, vocabulary, str(corpus), "the source")
+    check("--fit-on", corpus, fitted, f"left out with {mechanism}, which has no E and F and no learned feature map")
+    digests = digest_vocabulary(load_dictionary(corpus / DICTIONARY_FILE), corpus)
+    check_same_vocabulary(digests, vocabulary, str(corpus), "the source")
 
 
 def _fit(old: LinformerRobertaModel, new: LinformerRobertaModel, positions: str, corpus: Path) -> Errors:
@@ -395,11 +395,11 @@ def sample_batches(folder: Path, dictionary: Dictionary, length: int) -> list[Te
         raise FileNotFoundError(f"{folder} holds no train.idx")
     ends = {"pad": dictionary.pad(), "eos": dictionary.eos(), "break_mode": "none"}
     blocks = PrependTokenDataset(TokenBlockDataset(text, text.sizes, length - 1, **ends), dictionary.bos())
-    batches, whole = UPDATES + 1, len(blocks) - 1  # the last one may be short
-    check(f"--fit-on: rows of {length} tokens", whole, whole >= batches, f"at least {batches}")
-    rows = min(whole // batches, max(1, BATCH_TOKENS // length))
-    chosen = [blocks[number * whole // (rows * batches)] for number in range(rows * batches)]
-    return list(torch.stack(chosen).long().split(rows))
+    batches, full_blocks = UPDATES + 1, len(blocks) - 1  # the last block may be short
+    check(f"--fit-on: rows of {length} tokens", full_blocks, full_blocks >= batches, f"at least {batches}")
+    rows = min(full_blocks // batches, max(1, BATCH_TOKENS // length))
+    sample = [blocks[number * full_blocks // (rows * batches)] for number in range(rows * batches)]
+    return list(torch.stack(sample).long().split(rows))
 
 
 def fitted_matrices(model: nn.Module) -> list[nn.Parameter]:
@@ -408,15 +408,15 @@ def fitted_matrices(model: nn.Module) -> list[nn.Parameter]:
 
 
 def fit_attention(teacher: SentenceEncoder, student: SentenceEncoder, batches: Sequence[Tensor]) -> Errors:
-    """Train ``fitted_matrices`` by least squares, so that each layer's attention gives the output of the teacher's.
+    """Fit ``fitted_matrices`` by least squares to the output of the teacher's attention in each layer.
 
-    Hedgehog's authors fit the weights of attention, by cross-entropy (arXiv 2402.04347), and later, in LoLCATs, its
-    output, as here (Zhang et al. 2024, arXiv 2410.10254): no n x n matrix is needed. The input of every layer is the
-    teacher's, so that errors of lower layers do not add up. The first batch is held out to measure the errors.
+    Hedgehog fits attention weights by cross-entropy (arXiv 2402.04347). LoLCATs by the same authors (Zhang et al. 2024,
+    arXiv 2410.10254) fits the output, as here, which needs no n x n matrix. The input of every layer is the teacher's,
+    so errors of lower layers do not accumulate. The first batch is held out to measure the errors.
 
     Args:
-        teacher, student: in evaluation mode, of the same depth and width. Afterwards only these matrices of the
-            student require gradients.
+        teacher, student: in evaluation mode, of the same depth and width. Afterwards only the fitted matrices of
+            the student require gradients.
         batches: token ids without padding, (B, n) each.
     """
     held_out, *to_train = batches
@@ -446,7 +446,7 @@ def _attention_errors(teacher: SentenceEncoder, student: SentenceEncoder, tokens
 
 @contextmanager
 def attention_of(encoder: SentenceEncoder) -> Iterator[list[tuple[tuple[Any, ...], Tensor]]]:
-    """Yield a list to which calls of the encoder append inputs and output, (B, n, d), of each layer's attention."""
+    """Yield a list; calls of the encoder append inputs and output, (B, n, d), of each layer's attention."""
     calls: list[tuple[tuple[Any, ...], Tensor]] = []
     attentions = [module for module in encoder.modules() if isinstance(module, Attention)]
     hooks = [

@@ -1,4 +1,4 @@
 """The command `linformer VERB`: a module per verb, with its help as docstring, `add_arguments` and `run`.
 
-Only `run` imports torch, fairseq and what needs them, so that --help and mistakes in what was typed take no seconds.
+Only `run` imports torch and fairseq, so that --help and errors in arguments are fast.
 """

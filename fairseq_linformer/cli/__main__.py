@@ -1,4 +1,4 @@
-"""`python -m fairseq_linformer.cli VERB …`, where the command `linformer` is not installed."""
+"""Entry point of `python -m fairseq_linformer.cli VERB …`, if `linformer` is not installed."""
 
 from .command import main
 

@@ -1,21 +1,21 @@
-"""Spectrum, low-rank error and maps of a trained model's attention on text: pictures and one JSON file.
+"""Measure and draw a trained model's attention: spectrum, low-rank error, maps.
 
     linformer analyze runs/books --input books/valid.txt --out analysis/books
 
 MODEL is a checkpoint of this package or of fairseq's RoBERTa, the folder of its run, or a folder of transformers. Each
-head must multiply its values by an attention matrix; long-short, quasiseparable and the projections conv and max-pool
-do not.
+head must multiply its values by an attention matrix, unlike long-short, quasiseparable and the projections conv and
+max-pool.
 
-The text is cut into blocks of n tokens as in pretraining. The folder will hold
+The text is cut into blocks of n tokens as in pretraining. The folder will contain
 
     spectrum.png        cumulative singular values of the attention matrices, by layer and head
     spectrum_heat.png   share of the 128 largest ones (the paper's figure 1)
-    low_rank.png        relative error of rank-k approximations of softmax attention, and of the model itself
-    attention_maps.png  attention between the first tokens: of the text, or for a fine-tuned model of its first line
+    low_rank.png        relative error of rank-k approximations of softmax attention, and of the model
+    attention_maps.png  attention between the first tokens of the text (fine-tuned models: of its first line)
     analysis.json       the numbers of all four
 
-A block takes about as long as three singular value decompositions of n x n per layer and head (with 4 layers of 4 heads
-at n = 512 some 10 seconds on one core); memory is a few matrices of n x n per head.
+A block takes about the time of three singular value decompositions of n x n per layer and head (4 layers of 4 heads,
+n = 512: about 10 seconds on one core). Memory is a few matrices of n x n per head.
 """
 
 from pathlib import Path

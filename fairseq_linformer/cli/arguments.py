@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 Number = TypeVar("Number", int, float)
 
-# Names that the package defines in modules that import fairseq; tests/cli/test_arguments.py compares them.
+# Copies of names from modules that import fairseq; tests/cli/test_arguments.py compares them.
 FORMATS = ("txt", "csv", "tsv", "jsonl", "conll")
 KINDS = ("single-label", "multi-label", "regression", "token-label")
 EXTENSIONS = ("tile", "interpolate")
@@ -23,7 +23,7 @@ _OVERRIDE = re.compile(r"(\+\+?|~)?[A-Za-z_][\w./@:-]*=|~[A-Za-z_][\w./@:-]*$") 
 def number(
     kind: type[Number], *, least: float = -math.inf, above: float = -math.inf, most: float = math.inf
 ) -> Callable[[str], Number]:
-    """Return an argparse type: a finite number from `least` to `most`, and above `above`."""
+    """Return an argparse type for finite numbers from `least` to `most`, and above `above`."""
     bounds = {"at least {:g}": least, "above {:g}": above, "at most {:g}": most}
     limits = " and ".join(words.format(bound) for words, bound in bounds.items() if math.isfinite(bound))
     allowed = f"a {'whole number' if kind is int else 'number'} {limits}".rstrip()
@@ -39,7 +39,7 @@ def number(
 
 
 class Distinct(argparse.Action):
-    """Stores a list without repeated items."""
+    """Action that stores a list and rejects repeated items."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         if len(set(values)) < len(values):
@@ -48,7 +48,7 @@ class Distinct(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-# Arguments of several verbs: what `add_argument` gets, unless a verb passes something else.
+# Arguments of several verbs: defaults of the arguments of `add_argument`.
 SHARED: dict[str, dict[str, Any]] = {
     "model": {"metavar": "MODEL", "type": Path, "help": "checkpoint, or the folder of its run (its best checkpoint)"},
     "--out": {"metavar": "DIR", "type": Path, "required": True, "help": "folder to make; must not exist, or be empty"},
@@ -70,7 +70,7 @@ SHARED: dict[str, dict[str, Any]] = {
 
 
 class Help(argparse.RawDescriptionHelpFormatter):
-    """A help text with every default."""
+    """Formatter of help with every default."""
 
     def _get_help_string(self, action: argparse.Action) -> str:
         text = action.help or ""
@@ -81,10 +81,10 @@ class Help(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser of a command line that may end with Hydra's overrides.
+    """Parser of a command line that may end with Hydra's overrides.
 
     Args:
-        command: the words before the arguments, "linformer finetune".
+        command: words before the arguments, such as "linformer finetune".
         description: the beginning of --help.
     """
 
@@ -113,10 +113,9 @@ class Parser(argparse.ArgumentParser):
         return super().parse_args(args[:end], argparse.Namespace(overrides=list(args[end:])))
 
     def _takes_value(self, word: str) -> bool:
-        """Return True for a flag that is followed by a value."""
         return word in self._option_string_actions and self._option_string_actions[word].nargs != 0
 
 
 def is_override(word: str) -> bool:
-    """Return True for NAME=VALUE of Hydra, unless it is a path that exists, such as runs/lr=0.1."""
+    """Return True for NAME=VALUE of Hydra, except an existing path such as runs/lr=0.1."""
     return _OVERRIDE.match(word) is not None and not os.path.exists(word)

@@ -1,4 +1,4 @@
-"""`linformer VERB`: find the verb, parse the words after it, and run it."""
+"""Command line `linformer VERB`: selection, parsing and execution of a verb."""
 
 import importlib
 import sys
@@ -43,7 +43,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def split_verb(words: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the verb and the words after it; without a verb, end the program with the overview or an error."""
+    """Return the verb and the words after it; without a verb, exit with the overview or an error."""
     for length in (2, 1):
         if (verb := " ".join(words[:length])) in VERBS:
             return verb, list(words[length:])
@@ -52,8 +52,8 @@ def split_verb(words: Sequence[str]) -> tuple[str, list[str]]:
 
         print("linformer", version("fairseq-linformer"))
         sys.exit(0)
-    named = [word for word in words if word not in ("-h", "--help")]
-    verbs = [verb for verb in VERBS if named in ([], [verb.partition(" ")[0]])]
+    arguments = [word for word in words if word not in ("-h", "--help")]
+    verbs = [verb for verb in VERBS if arguments in ([], [verb.partition(" ")[0]])]
     if not verbs:
         print(f"error: {' '.join(words[:2])}: there is no such verb; linformer --help lists them", file=sys.stderr)
         sys.exit(2)

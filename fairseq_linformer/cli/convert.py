@@ -1,4 +1,4 @@
-"""A trained model as the start of another: with Linformer's attention, or for longer texts.
+"""Convert a trained model to another attention, such as Linformer's, or to longer texts.
 
     linformer convert runs/roberta --out converted model.attention=linformer
     linformer convert sentence-transformers/all-MiniLM-L6-v2 --out longer --long 4096
@@ -8,13 +8,13 @@
         checkpoint.finetune_from_model=converted/checkpoint.pt checkpoint.save_dir=runs/converted
 
 The source is a checkpoint or a run's folder, of this package or of fairseq's RoBERTa, or a folder of transformers; a
-name on the Hub of Hugging Face is fetched. What both models have is copied. E and F start at the means of segments or,
-with --fit-on, where they keep each layer's attention output best on sample text. The new model needs some training
-before it is used: the last command above.
+name on the Hub of Hugging Face is downloaded. Parameters that both models have are copied. E and F are initialized to
+means of segments or, with --fit-on, fitted to the output of each attention layer on sample text. The new model needs
+some training before use: the last command above.
 
---long N chooses what reads up to N tokens at a cost that is linear in their number, and with learned positions loses
-nothing on texts that the source could read: configs/pretrain/preset/long.yaml, with as many rows as the source reads
-tokens. Options at the end of the command win over it.
+--long N selects options for texts of up to N tokens at linear cost: configs/pretrain/preset/long.yaml, with as many
+projected keys as the source has positions. With learned positions, texts of the source's length are computed as before.
+Options at the end of the command have priority.
 """
 
 import re
@@ -46,42 +46,42 @@ def run(model: Path, overrides: list[str], out: Path, positions: str, fit_on: Pa
     if is_of_transformers(source):
         quieten_transformers()
     hub_name = model.as_posix() if source != model else None
-    made, started, errors, remarks, old = convert(source, out, overrides, positions, fit_on, hub_name, long)
+    converted, report, errors, remarks, source_args = convert(source, out, overrides, positions, fit_on, hub_name, long)
     for remark in remarks:
         print(f"note: {remark}")
     if errors is not None:
         print("error of each layer's attention, before and after fitting:")
         for layer, (before, after) in enumerate(zip(*errors, strict=True)):
             print(f"  layer {layer}: {before:.3f} {after:.3f}")
-    for title, names in (("starts anew", started.new), ("left out", started.left_out)):
+    for title, names in (("starts anew", report.new), ("left out", report.left_out)):
         for name in dict.fromkeys(re.sub(r"\blayers\.\d+\.", "layers.*.", name) for name in names):
             print(f"{title}: {name.removeprefix('encoder.').removeprefix('sentence_encoder.')}")
-    options = made.args
+    options = converted.args
     print(f"{out / UNTRAINED}: written: attention={options.attention}, {options.max_positions:,} positions")
     if long is not None and options.attention == "linformer" and options.projection == "mean-pool":
-        print(_describe_long(options, positions == "tile" and options.local_conv >= old.local_conv))
+        print(_describe_long(options, positions == "tile" and options.local_conv >= source_args.local_conv))
 
 
 def _describe_long(options: Any, same_neighbours: bool) -> str:
-    """Return the choices of --long and what to expect of the model.
+    """Describe the choices of --long and the expected results.
 
     Args:
-        options: of the new model, a ResolvedConfig.
-        same_neighbours: True if positions and neighbours of short texts are those of the source.
+        options: ResolvedConfig of the new model.
+        same_neighbours: True if short texts have the source's positions and local convolution.
     """
     from ..attention.linformer import LinformerOptions
 
-    own = LinformerOptions.read(options)
-    k, neighbours, segments = min(options.projected_length), own.linformer_window[0] // 2, own.linformer_fetch[0]
+    config = LinformerOptions.read(options)
+    k, neighbours, segments = min(options.projected_length), config.linformer_window[0] // 2, config.linformer_fetch[0]
     gain = "texts gain"
     if options.positions != "learned":
-        which = f"with positions={options.positions} the first and the means have none"
-        gain = f"{which}: no text is read as before; all gain"
-    elif same_neighbours and options.adaptive_length:  # else rows stand for several tokens
+        positions_note = f"with positions={options.positions} the first and the means have none"
+        gain = f"{positions_note}: no text is read as before; all gain"
+    elif same_neighbours and options.adaptive_length:  # otherwise projected keys average several tokens
         gain = f"texts of at most {k} tokens are read as before; longer ones gain"
     selected = f", and {segments} of the segments that these stand for" * (segments > 0)
     return (
-        f"each token sees the first {own.linformer_sinks}, {neighbours} or more neighbours on either side, and {k} "
+        f"each token sees the first {config.linformer_sinks}, {neighbours} or more neighbours on either side, and {k} "
         f"means of the text{selected}\n{gain} from a short training with the source as the teacher: recipe=encoder, or "
         "criterion=masked_lm_distillation"
     )

@@ -1,20 +1,19 @@
-"""A model as a folder that transformers loads without fairseq, or as an ONNX file.
+"""Export a model for transformers, without fairseq, or as an ONNX file.
 
     linformer export runs/tiny_512 --out exported
     linformer export runs/finetune/SST-2/seed1 --out sst-2
     linformer export runs/tiny_512 --format onnx --out tiny.onnx
 
-A pretrained checkpoint becomes a masked language model, a fine-tuned one a classifier with its labels. The folder holds
-the weights, the tokenizer and a model card, and also the code of the model, which transformers runs with
-trust_remote_code=True. A model that is RoBERTa as transformers knows it (attention=softmax, norms after each block, no
-convolution) needs none. Before the folder appears, its logits are compared with those in fairseq.
+A pretrained checkpoint becomes a masked language model, a fine-tuned one a classifier with its labels. The folder
+contains weights, tokenizer, model card and the code of the model, which transformers runs with trust_remote_code=True.
+A model that equals RoBERTa of transformers (attention=softmax, norms after each block, no convolution) needs no code.
+Before the folder is created, its logits are compared with those in fairseq.
 
---format onnx takes a checkpoint, or a folder of transformers: one of ours, or that of a RoBERTa. No code from it runs.
-The file takes any number of rows of any length, padded on the right, and has the names that optimum gives: the inputs
-input_ids and attention_mask, and the output logits, or last_hidden_state of a model without a head. Weights above
-1.5 GB stand beside it, in FILE.data. What is printed at the end is the size of the file, and how long onnxruntime and
-PyTorch take for one row of the longest length, in turns, on as many threads as OMP_NUM_THREADS says (default: as many
-as the machine has cores).
+--format onnx takes a checkpoint, or a folder of transformers: one of ours, or that of a RoBERTa. Its code is not run.
+The file takes batches of any size and length, padded on the right, and has the names of optimum: the inputs input_ids
+and attention_mask, and the output logits, or last_hidden_state of a model without a head. Weights above 1.5 GB are
+written to FILE.data. The command prints the size of the file, and the latency of onnxruntime and PyTorch for one
+sequence of maximum length, measured alternately on OMP_NUM_THREADS threads (default: one per core).
 """
 
 import contextlib
@@ -83,7 +82,7 @@ def write_onnx(model: Path, out: Path, data: Path | None) -> None:
 
 @contextlib.contextmanager
 def _in_transformers(model: Path, data: Path | None) -> Iterator[Path]:
-    """Yield the model's folder of transformers; that of a checkpoint is temporary."""
+    """Yield the folder of transformers of a model; for a checkpoint it is temporary."""
     from ..hf.exporting import export
     from ..sentence_modules import is_of_transformers
 
@@ -97,10 +96,10 @@ def _in_transformers(model: Path, data: Path | None) -> Iterator[Path]:
 
 
 def load(folder: Path) -> Any:
-    """Return the model of a folder, of the class that its configuration names; of sentence-transformers its encoder.
+    """Load the model of a folder in the class of its configuration; of sentence-transformers the encoder.
 
     Raises:
-        UserError: the folder has no such model.
+        UserError: the type of model is not supported.
     """
     import torch
     import transformers
@@ -117,16 +116,16 @@ def load(folder: Path) -> Any:
     names = [family + head for head in heads]
     check(f"{folder}: architectures", name, name in names, f"one of {', '.join(names)}")
     if (folder / MODULES_FILE).is_file():
-        name = names[0]  # sentence-transformers pools its output
+        name = names[0]  # sentence-transformers pools the output of the encoder
     return getattr(modules[model_type], str(name)).from_pretrained(folder, dtype=torch.float32, local_files_only=True)
 
 
 def medians(*functions: Callable[[], object]) -> list[float]:
-    """Return the milliseconds that each function takes, the median of several calls in turns."""
+    """Return the median duration of each function in milliseconds, over alternating calls."""
     times: list[list[float]] = [[] for _ in functions]
     for _ in range(2 + ROUNDS):
         for function, milliseconds in zip(functions, times, strict=True):
             start = time.perf_counter()
             function()
             milliseconds.append(1e3 * (time.perf_counter() - start))
-    return [statistics.median(milliseconds[2:]) for milliseconds in times]  # the first calls prepare the others
+    return [statistics.median(milliseconds[2:]) for milliseconds in times]  # without the first calls, which warm up

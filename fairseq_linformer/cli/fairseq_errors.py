@@ -1,4 +1,4 @@
-"""Errors of fairseq's command lines: one line for those caused by user input."""
+"""Reports of errors caused by user input, in one line, for fairseq's command lines."""
 
 import os
 import sys
@@ -14,22 +14,22 @@ from ..training.configuration import explain_composition
 
 
 def install_excepthook() -> None:
-    """Let fairseq's command lines end as those of this package; in any other program do nothing.
+    """Report errors of fairseq's command lines like those of this package; in other programs do nothing.
 
-    With ``HYDRA_FULL_ERROR=1`` they keep their tracebacks.
+    With ``HYDRA_FULL_ERROR=1`` tracebacks are kept.
     """
     program = Path(*sys.argv[:1])
     is_fairseqs = program.stem.startswith("fairseq-") or program.parent.name == "fairseq_cli"
     if is_fairseqs and sys.excepthook is sys.__excepthook__ and os.environ.get("HYDRA_FULL_ERROR") != "1":
-        os.environ["HYDRA_FULL_ERROR"] = "1"  # or Hydra prints exceptions itself, and the hook gets none
+        os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra prints exceptions itself and the hook is not called
         sys.excepthook = report
 
 
 def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print an error caused by user input in one line, the last one.
+    """Print an error caused by user input in one line.
 
-    A traceback precedes it where another error followed, except a plain Exception: fairseq wraps errors of loading a
-    checkpoint in it.
+    If it caused another error, that one's traceback is printed first, except for a plain Exception, in which fairseq
+    wraps errors of loading a checkpoint.
     """
     if kind is KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -42,19 +42,19 @@ def report(kind: type[BaseException], error: BaseException, trace: TracebackType
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an exception, the one that it was raised from or while handling, and so on."""
+    """Yield an exception and the chain of its causes and contexts."""
     while error is not None:
         yield error
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
 def explain(error: BaseException) -> str:
-    """Return the line for an error caused by user input; empty for a defect."""
+    """Return the message of an error caused by user input; empty for other errors."""
     text = str(error).rstrip()
     if isinstance(error, HydraException):
         return explain_composition(error)
-    if isinstance(error, OmegaConfBaseException) and not isinstance(error, ConfigAttributeError):  # raised by code
+    if isinstance(error, OmegaConfBaseException) and not isinstance(error, ConfigAttributeError):  # a defect
         return ": ".join(filter(None, [error.full_key, text.partition("\n")[0]]))
-    if isinstance(error, UserError | OSError):  # of a process that loads data with its traceback
+    if isinstance(error, UserError | OSError):  # errors of data loading processes include a traceback
         return text.rpartition("\n")[2] if "Traceback" in text else " ".join(text.split())
     return ""

@@ -1,21 +1,21 @@
-"""Fine-tune a pretrained model on tasks over seeds, and print the table that papers print.
+"""Fine-tune a pretrained model on tasks over seeds, and print a table of results.
 
     linformer finetune runs/tiny_512 --data data-bin/tasks --tasks rte mrpc sst_2 --seeds 1 2 3
 
-The data is a folder with a folder per task, as `linformer prepare` writes them with the model's tokenizer. Each run is
-fairseq-hydra-train with configs/finetune/finetune.yaml, the task's recipe there (recipe/own.yaml for your own task) and
+The data is a folder with a folder per task, written by `linformer prepare` with the model's tokenizer. Each run is
+fairseq-hydra-train with configs/finetune/finetune.yaml, the recipe of the task (recipe/own.yaml for your own task) and
 the checkpoint's model. Its best checkpoint, by the task's headline metrics or --metric, predicts the dev sets, and your
-own test set where it has labels; the metrics are computed from the saved predictions. Completed runs are skipped,
-interrupted ones resume, failed ones are named at the end; one whose checkpoint, data or configuration has other content
-by now is refused. The table has the seeds of this command, and rows of earlier commands for other tasks, beside the
-majority class and TF-IDF with a linear SVM on the same data. Words at the end are Hydra's overrides for every run:
+own test set if it has labels; the metrics are computed from the saved predictions. Completed runs are skipped,
+interrupted ones resume, failed ones are listed at the end, and those whose checkpoint, data or configuration has
+changed are rejected. The table has the seeds of this command, rows of earlier commands for other tasks, and as
+baselines the majority class and TF-IDF with a linear SVM. Words at the end are Hydra's overrides for every run:
 optimization.clip_norm=1.0
 
---jobs runs several side by side here, each on a GPU of its own where there are any. --launcher submits every run by a
-launcher of Hydra's, which overrides configure:
+--jobs starts several runs in parallel, one per GPU if there are GPUs. --launcher submits every run by a launcher of
+Hydra, which is configured by overrides:
     --launcher slurm --jobs 30 hydra.launcher.partition=gpu
-Predictions are made where this command runs. Ending it does not cancel what Slurm runs: scancel does, and should
-before the command is repeated.
+Predictions are made on the machine of this command. If you stop it, runs in Slurm continue: cancel them by scancel
+before you repeat the command.
 """
 
 import shlex
@@ -35,12 +35,12 @@ def add_arguments(parser: Parser) -> None:
     parser.share("--tasks", required=True, help="folders in DIR; small letters will do")
     parser.share("--seeds", help="a run of every task for each")
     parser.share("--out", required=False, default=Path("runs/finetune"), help="folder of the runs and the results")
-    several: dict[str, Any] = {"nargs": "+", "action": Distinct, "default": []}
-    several["help"] = "of several, the first seed chooses the best (default: the task's recipe)"
-    add("--learning-rates", metavar="X", type=number(float, above=0), **several)
-    add("--batch-sizes", metavar="N", type=number(int, least=1), **several)
-    length = "times that the rows of train are seen (default: as the task's recipe)"
-    add("--epochs", metavar="N", type=number(float, above=0), help=length)
+    list_arguments: dict[str, Any] = {"nargs": "+", "action": Distinct, "default": []}
+    list_arguments["help"] = "of several, the first seed chooses the best (default: the task's recipe)"
+    add("--learning-rates", metavar="X", type=number(float, above=0), **list_arguments)
+    add("--batch-sizes", metavar="N", type=number(int, least=1), **list_arguments)
+    epochs_help = "times that the rows of train are seen (default: as the task's recipe)"
+    add("--epochs", metavar="N", type=number(float, above=0), help=epochs_help)
     metric = "of the task's, chooses checkpoint and setting (default: the mean of the headline metrics)"
     add("--metric", metavar="METRIC", help=metric)
     grid = "rates 1e-5 2e-5 3e-5 (models narrower than d = 384: 1e-4 5e-4 2e-3), batches of 16 32"
@@ -58,7 +58,7 @@ def run(
     launcher: str | None,
     **options: Any,
 ) -> None:
-    """Train, print the table, and end with an error if a run failed."""
+    """Train, print the table, and raise an error if a run failed."""
     from ..finetune.report import write_results
     from ..finetune.sweep import Sweep
 

@@ -1,4 +1,4 @@
-"""A folder of transformers as a checkpoint of fairseq, to train on from.
+"""Import a folder of transformers as a checkpoint of fairseq, for training.
 
     linformer import exported --out imported
     linformer import sentence-transformers/all-MiniLM-L6-v2 --out imported
@@ -6,7 +6,7 @@
 
 The folder is one that `linformer export` wrote, one that transformers saved after it, or a published encoder (BERT,
 DistilBERT, RoBERTa, XLM-RoBERTa, CamemBERT), which becomes attention=softmax; a name on the Hub of Hugging Face is
-fetched. The checkpoint has the same weights, and its dictionary and subword model beside it.
+downloaded. The checkpoint has the same weights; dictionary and subword model are in the same folder.
 """
 
 from pathlib import Path

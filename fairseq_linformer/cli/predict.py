@@ -1,4 +1,4 @@
-"""Labels and probabilities from a fine-tuned model: for your texts, or for GLUE's test sets.
+"""Predict labels and probabilities of your texts, or of GLUE's test sets.
 
     linformer predict runs/SST-2 --input reviews.txt > predictions.tsv
     linformer predict runs/RTE --input pairs.tsv --text sentence1 --second sentence2
@@ -6,14 +6,14 @@
 
 Texts are lines of a .txt file, a column of a .csv or .tsv file with a header, a key of a .jsonl file, or the words of a
 .conll file; - is standard input.
-What is printed has a row for each, in their order, so none may be blank; all are read once before the first is
-predicted. It is a table with tabs, or JSON lines (--to jsonl).
-Several classes are separated by commas. A model of token labels reads words between spaces, or JSON lists of words, and
-prints a word and its label per line, with a blank line after each text. Long texts are shortened as in training; words
-that this cuts have the most frequent label, and are counted.
+The output has one row per text in the same order, as a table with tabs or as JSON lines (--to jsonl). No text may be
+blank; all are checked before the first prediction.
+Several classes are separated by commas. A model of token labels takes words between spaces, or JSON lists of words, and
+prints a word and its label per line, with a blank line after each text. Long texts are truncated as in training;
+truncated words get the most frequent label, and are counted.
 
-A submission holds the files of GLUE's leaderboard, checked and zipped: those of each task of `linformer finetune`'s
-folder, from the run that is best on the dev set; AX from MNLI's.
+A submission contains the files of GLUE's leaderboard, checked and zipped. For each task in the folder of `linformer
+finetune` the run with the best dev score predicts; MNLI's run also predicts AX.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ def add_arguments(parser: Parser) -> None:
     parser.share("--out", required=False, help="folder of the submission, to make")
 
 
-def run(**given: Any) -> None:
+def run(**arguments: Any) -> None:
     """Print predictions, or write a submission."""
-    given = {name: value for name, value in given.items() if value is not None}
-    if given.keys() == {"runs", "data", "out"}:
-        submit(**given)
-    elif {"model", "input"} <= given.keys() and not {"runs", "out"} & given.keys():
-        predict(**given)
+    arguments = {name: value for name, value in arguments.items() if value is not None}
+    if arguments.keys() == {"runs", "data", "out"}:
+        submit(**arguments)
+    elif {"model", "input"} <= arguments.keys() and not {"runs", "out"} & arguments.keys():
+        predict(**arguments)
     else:
         raise UserError("give MODEL and --input, with what goes with them, or --runs, --data and --out")
 
@@ -96,9 +96,9 @@ def predict(
         predictor = Predictor(_checkpoint(model), data)
         if second is not None and not predictor.pairs:
             raise UserError(f"--second {second}: {model} predicts single texts")
-        of = predictor.record.kind
-        if top is not None and of not in ("single-label", "multi-label"):
-            raise UserError(f"--top {top}: {model} predicts {of}, without probabilities of classes")
+        label_type = predictor.record.kind
+        if top is not None and label_type not in ("single-label", "multi-label"):
+            raise UserError(f"--top {top}: {model} predicts {label_type}, without probabilities of classes")
         name = "standard input" if input == "-" else input
         with _to_read_twice(stream) as lines:
             table = {column for row in itertools.islice(parse_rows(lines, format, name), 1) for column in row.columns}
@@ -108,20 +108,20 @@ def predict(
             if predictor.pairs and second is None:
                 raise UserError(f"{model} predicts pairs: --second names the second text, of a .csv, .tsv or .jsonl")
             columns = (format, name, text or ("0" if format == "conll" else "text"), second)
-            check_filled(read_rows(lines, *columns), name, words=of == "token-label")
+            check_filled(read_rows(lines, *columns), name, words=label_type == "token-label")
             lines.seek(0)
             _print(predictor, read_rows(lines, *columns), top, to)
 
 
 def _checkpoint(model: Path) -> Path:
-    """Return the checkpoint of a path; `linformer import`, which other verbs propose, makes no fine-tuned model."""
+    """Return the checkpoint of a path; unlike other verbs, do not propose `linformer import`."""
     from ..checkpoint import checkpoint_file
 
     try:
         file = checkpoint_file(model)
     except UserError as error:
-        said = "predict reads checkpoints, and transformers' pipeline uses this folder"
-        raise UserError(f"{model} is a folder of transformers: {said}") from error
+        hint = "predict reads checkpoints, and transformers' pipeline uses this folder"
+        raise UserError(f"{model} is a folder of transformers: {hint}") from error
     if not file.is_file() and (runs := sorted(str(path.parent) for path in model.glob(f"*/**/{file.name}"))):
         raise UserError(f"{model} holds no checkpoint itself: name one of its runs, {join_truncated(runs)}")
     return file
@@ -129,7 +129,7 @@ def _checkpoint(model: Path) -> Path:
 
 @contextlib.contextmanager
 def _to_read_twice(stream: BinaryIO) -> Iterator[BinaryIO]:
-    """Yield a file that can be read twice: itself, or a temporary copy of a pipe."""
+    """Yield a seekable file: the stream, or a temporary copy of a pipe."""
     if stream.seekable() and stream.tell() == 0:
         yield stream
         return
@@ -140,12 +140,14 @@ def _to_read_twice(stream: BinaryIO) -> Iterator[BinaryIO]:
 
 
 def _print(predictor: Predictor, rows: Iterator[Example], top: int | None, to: str | None) -> None:
-    of = predictor.record.kind
-    if of == "token-label":
+    label_type = predictor.record.kind
+    if label_type == "token-label":
         _print_words(predictor, rows, to)
         return
     predictions = predictor.texts(rows)
-    for line in _as_json(predictions, of, top) if to == "jsonl" else _as_table(predictions, predictor.record, top):
+    for line in (
+        _as_json(predictions, label_type, top) if to == "jsonl" else _as_table(predictions, predictor.record, top)
+    ):
         print(line)
     if predictor.cut:
         print(f"{predictor.cut:,} texts were longer than {predictor.longest:,} tokens, and were cut", file=sys.stderr)
@@ -170,36 +172,36 @@ def _as_table(predictions: Iterator[Prediction], task: Task, top: int | None) ->
         yield "\t".join([label, *cells])
 
 
-def _as_json(predictions: Iterator[Prediction], kind: str, top: int | None) -> Iterator[str]:
+def _as_json(predictions: Iterator[Prediction], label_type: str, top: int | None) -> Iterator[str]:
     for prediction in predictions:
-        if kind == "regression":
+        if label_type == "regression":
             yield json.dumps({"score": float(cast(str, prediction.label))})
         else:
-            named = {"label" if kind == "single-label" else "labels": prediction.label}
+            named = {"label" if label_type == "single-label" else "labels": prediction.label}
             yield json.dumps({**named, "probabilities": most_probable(prediction.probabilities, top)})
 
 
 def most_probable(probabilities: dict[str, float], top: int | None) -> dict[str, float]:
-    """Return the `top` classes with the highest probabilities, the highest first; all of them in order for None."""
+    """Return the `top` most probable classes by descending probability; None: all in the order of the task."""
     if top is None:
         return probabilities
     return dict(heapq.nlargest(top, probabilities.items(), key=operator.itemgetter(1)))
 
 
 def _print_words(predictor: Predictor, rows: Iterator[Example], to: str | None) -> None:
-    """Print a word and its label per line, and a blank line after each row; or a JSON object per row."""
+    """Print a word and its label per line and a blank line after each text, or a JSON object per text."""
     from ..data.prepare.examples import WHITESPACE
 
-    in_words = (replace(row, text=tuple(row.text.split())) if isinstance(row.text, str) else row for row in rows)
-    words, again = itertools.tee(in_words)
+    split_rows = (replace(row, text=tuple(row.text.split())) if isinstance(row.text, str) else row for row in rows)
+    rows_to_print, rows_to_predict = itertools.tee(split_rows)
     total = cut = 0
-    for row, prediction in zip(words, predictor.texts(again), strict=True):
+    for row, prediction in zip(rows_to_print, predictor.texts(rows_to_predict), strict=True):
         total, cut = total + len(row.text), cut + prediction.cut
         if to == "jsonl":
             print(json.dumps({"words": row.text, "labels": prediction.label}))
         else:
-            in_cells = (WHITESPACE.sub(" ", word) for word in row.text)  # a word of JSON may hold tabs and line breaks
-            print(*map("\t".join, zip(in_cells, prediction.label, strict=True)), "", sep="\n")
+            cells = (WHITESPACE.sub(" ", word) for word in row.text)  # JSON words may have tabs and line breaks
+            print(*map("\t".join, zip(cells, prediction.label, strict=True)), "", sep="\n")
     if cut:
         print(f"{cut:,} of {total:,} words were cut, and have the most frequent label", file=sys.stderr)
 
@@ -212,7 +214,7 @@ def submit(runs: Path, data: Path, out: Path) -> None:
     from ..finetune.report import FILES, best_checkpoints, check_test_set, write_submission_file
 
     checkpoints = best_checkpoints(runs)
-    found: dict[str, Path] = {}
+    selected: dict[str, Path] = {}
     missing: dict[str, str] = {}
     for name, (task, _) in FILES.items():
         trained = TASKS[task].trained_as or task
@@ -221,22 +223,22 @@ def submit(runs: Path, data: Path, out: Path) -> None:
         elif not (data / task).is_dir():
             missing[name] = f"there is no {data / task}"
         else:
-            check_test_set(data / task, name)  # now, not after an hour of predicting
-            found[name] = checkpoints[trained]
-    if not found:
+            check_test_set(data / task, name)  # before hours of prediction
+            selected[name] = checkpoints[trained]
+    if not selected:
         raise UserError(f"no task of GLUE has both a run in {runs} and its prepared data in {data}")
     with staged_folder(out, "submission.json") as (folder, mark):
-        for checkpoint, task in dict.fromkeys((checkpoint, FILES[name][0]) for name, checkpoint in found.items()):
-            Predictor(checkpoint, data / task, "cpu")  # what is not there or does not fit is said now, too
-        for name, checkpoint in found.items():
+        for checkpoint, task in dict.fromkeys((checkpoint, FILES[name][0]) for name, checkpoint in selected.items()):
+            Predictor(checkpoint, data / task, "cpu")  # raises errors before hours of prediction
+        for name, checkpoint in selected.items():
             task, split = FILES[name]
             predictions, _ = Predictor(checkpoint, data / task).split(split)
             write_submission_file(folder, name, [cast(str, prediction.label) for prediction in predictions])
         with zipfile.ZipFile(folder / "submission.zip", "w", zipfile.ZIP_DEFLATED) as zipped:
-            for name in found:
+            for name in selected:
                 zipped.write(folder / name, name)
-        json.dump(found, mark, indent=1, default=str)
-    print(f"{out / 'submission.zip'}: {', '.join(found)}")
+        json.dump(selected, mark, indent=1, default=str)
+    print(f"{out / 'submission.zip'}: {', '.join(selected)}")
     if missing:
         print("The leaderboard takes whole submissions alone, and this one lacks:")
         print(*(f"{name}: {reason}" for name, reason in missing.items()), sep="\n")

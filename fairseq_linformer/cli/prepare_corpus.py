@@ -1,11 +1,11 @@
-"""Text files into a folder to pretrain on.
+"""Prepare text files for pretraining.
 
 example:
   linformer prepare corpus --train books/ more.txt.xz --valid held_out.txt --out data/books --vocab-size 8000
 
-Files are plain text in UTF-8, or such text as .gz or .xz; a folder stands for all .txt, .gz and .xz files below it that
-are not hidden, and - for standard input. Each line is a training item; a blank line, or the end of a file, ends a
-document. The folder appears under its name when it is complete: repeat a command that was interrupted.
+Files are plain text in UTF-8, also as .gz or .xz. A folder means all .txt, .gz and .xz files below it that are not
+hidden; - is standard input. Each line is a training item; a blank line, or the end of a file, ends a document. The
+output folder is created only when it is complete: repeat a command that was interrupted.
 """
 
 from pathlib import Path
@@ -19,9 +19,9 @@ def add_arguments(parser: Parser) -> None:
     add("--train", metavar="FILE", nargs="+", type=Path, required=True, help="text to train on")
     add("--valid", metavar="FILE", nargs="+", type=Path, required=True, help="text to validate on")
     parser.share("--out")
-    use = "use this vocabulary: a .model file of sentencepiece, with the dict.txt beside it if any; a folder with "
-    use += "GPT-2's encoder.json and vocab.bpe; or that of a prepared folder or a run (default: train one)"
-    parser.share("--tokenizer", required=False, help=use)
+    helptext = "use this vocabulary: a .model file of sentencepiece, with the dict.txt beside it if any; a folder with "
+    helptext += "GPT-2's encoder.json and vocab.bpe; or that of a prepared folder or a run (default: train one)"
+    parser.share("--tokenizer", required=False, help=helptext)
     positive = number(int, least=1)
     add("--vocab-size", metavar="N", type=positive, help="pieces to train, 256 of them bytes (default: 8000)")
     sample = "train the pieces on at most this many characters (default: 10000000)"
@@ -37,7 +37,7 @@ def run(train: list[Path], valid: list[Path], out: Path, tokenizer: Path | None,
     from ..training.launch import pretraining_command
 
     named = None if tokenizer is None else read_named_checkpoint(tokenizer)
-    following = pretraining_command(out, named)
+    next_command = pretraining_command(out, named)
     if tokenizer is not None:
         tokenizer = find_tokenizer(tokenizer) if named is None else vocabulary_folder(named[0], named[1]["cfg"])
     del named  # it may be large
@@ -45,5 +45,5 @@ def run(train: list[Path], valid: list[Path], out: Path, tokenizer: Path | None,
     remedy = "without --tokenizer, in another --out, a new vocabulary is made, which lacks none, for a new model alone"
     for line in unknown_warning(unknown_shares, remedy):
         print(line)
-    if following is not None:
-        print("next:", following)
+    if next_command is not None:
+        print("next:", next_command)

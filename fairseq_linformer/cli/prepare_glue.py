@@ -1,4 +1,4 @@
-"""GLUE's tasks, from the official files, into folders to fine-tune on.
+"""Prepare GLUE's tasks, from the official files, for fine-tuning.
 
 examples:
   linformer prepare glue --source glue_data --tasks SST-2 MRPC --tokenizer data/books --out data/tasks
@@ -7,8 +7,8 @@ examples:
 The source is a folder with one folder per task, an archive of such a folder (zip, tar.*), or the address of the
 official downloads or of a mirror with the same paths (checked by checksum, kept in the user's cache). The official
 train set becomes the split train, the dev set valid (MNLI: matched valid, mismatched valid1), the test set test
-(without labels). Texts are encoded like those that the model was pretrained on. They are not shortened: training does
-that. Tasks that the folder already holds, with the same vocabulary, are left as they are.
+(without labels). Texts are encoded with the model's vocabulary and not truncated: training does that. Tasks that were
+already prepared with the same vocabulary are skipped.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(source: str, tasks: Sequence[str] | None, tokenizer: Path, out: Path) -> None:
-    """Prepare the tasks, or those of the source if None are named."""
+    """Prepare the tasks; by default all tasks of the source."""
     from ..checkpoint import find_tokenizer
     from ..data.dictionaries import unknown_warning
     from ..data.prepare.glue import DOWNLOADS, glue_folder, known_task, read_glue
@@ -43,9 +43,9 @@ def run(source: str, tasks: Sequence[str] | None, tokenizer: Path, out: Path) ->
     for task in done:
         print(f"{task}: already prepared in {out / task}")
     unknown: dict[str, float] = {}
-    left = [task for task in named if task not in done]
-    with glue_folder(source, left) as folder:
-        complete = _complete_tasks(folder, left, all_needed=tasks is not None, some_needed=not done)
+    remaining = [task for task in named if task not in done]
+    with glue_folder(source, remaining) as folder:
+        complete = _complete_tasks(folder, remaining, all_needed=tasks is not None, some_needed=not done)
         for task in complete:
             splits = read_glue(folder, task)
             rows = {split: read.examples for split, read in splits.items()}
@@ -59,7 +59,7 @@ def run(source: str, tasks: Sequence[str] | None, tokenizer: Path, out: Path) ->
 
 
 def _complete_tasks(folder: Path, tasks: Sequence[str], all_needed: bool, some_needed: bool) -> list[str]:
-    """Return the tasks whose files all exist.
+    """Return the tasks with complete files.
 
     Raises:
         FileNotFoundError: a needed task lacks files.
@@ -69,7 +69,7 @@ def _complete_tasks(folder: Path, tasks: Sequence[str], all_needed: bool, some_n
     missing = {}
     for task in tasks:
         try:
-            read_glue(folder, task)  # which reads no row yet
+            read_glue(folder, task)  # lazy: reads no rows
         except FileNotFoundError as error:
             missing[task] = str(error)
     if missing and (all_needed or (some_needed and len(missing) == len(tasks))):

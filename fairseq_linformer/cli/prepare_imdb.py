@@ -1,4 +1,4 @@
-"""The IMDB reviews, as officially downloaded, into a folder to fine-tune on.
+"""Prepare the IMDB reviews, from the official download, for fine-tuning.
 
 examples:
   linformer prepare imdb --source aclImdb_v1.tar.gz --tokenizer data/books --out data/tasks/IMDB
@@ -7,8 +7,8 @@ examples:
 
 The source is the folder aclImdb or its parent, an archive of either (zip, tar.*), or the address of the folder with
 the official archive, or of a mirror (checked by checksum, kept in the user's cache). There is no official dev set: as
-in the papers, the test set becomes the split valid. Texts are encoded like those that the model was pretrained on. They
-are not shortened: training does that.
+in papers, the test set becomes the split valid. Texts are encoded with the model's vocabulary and not truncated:
+training does that.
 """
 
 from pathlib import Path

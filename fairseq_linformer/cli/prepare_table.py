@@ -1,4 +1,4 @@
-"""Your own labelled data, from tables, into a folder to fine-tune on.
+"""Prepare your own labelled data, from tables, for fine-tuning.
 
 examples:
   linformer prepare table reviews.csv --text review --label stars --tokenizer runs/books --out data/own/stars
@@ -8,17 +8,17 @@ examples:
   linformer prepare table ner.conll --text 0 --label -1 --tokenizer data/books --out data/own/entities
 
 A table is a .csv (quotes as in RFC 4180), a .tsv (in which quotes are text), JSON lines, CoNLL columns (these four also
-as .gz or .xz), a folder with a folder of .txt files per class (columns: text, label), or what the library datasets
-reads (pip install datasets): .parquet, .arrow, a folder that save_to_disk wrote, a data set of the Hugging Face Hub by
-its name, OWNER/NAME or OWNER/NAME:CONFIGURATION.
+as .gz or .xz), a folder with a folder of .txt files per class (columns: text, label), or a format of the library
+datasets (pip install datasets): .parquet, .arrow, a folder of save_to_disk, or the name of a data set on the Hugging
+Face Hub, OWNER/NAME or OWNER/NAME:CONFIGURATION.
 
-The kind of the task is found where the labels leave no doubt:
+The type of the task is inferred from the labels if they are unambiguous:
   single-label  a class per row                              multi-label  lists of classes, or columns of 0 and 1
   regression    a number per row                             token-label  lists of words, and of a class for each
 
-Rows are divided into train, valid and test at random, each label in the same proportions, and rows with the same text
-(or --group) together. Where --valid or --test name files of their own, rows of train with the same text are left out,
-and rows of valid that test holds; the test set stays as it is, and may have no labels.
+Rows are split into train, valid and test at random, stratified by label; rows with the same text (or --group) stay
+together. With files in --valid or --test, rows of train whose text is in either, and rows of valid whose text is in
+test, are removed. The test set is not changed, and may have no labels.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,8 +39,8 @@ def add_arguments(parser: Parser) -> None:
     add("files", **files, help="tables, all with the same columns")
     parser.share("--text", default="text", help="column of the text; of CoNLL its number")
     parser.share("--second", help="column of the second text, for pairs")
-    several = "column of the label, or several columns of 0 and 1: multi-label"
-    add("--label", metavar="COLUMN", nargs="+", action=Distinct, default=["label"], help=several)
+    label_help = "column of the label, or several columns of 0 and 1: multi-label"
+    add("--label", metavar="COLUMN", nargs="+", action=Distinct, default=["label"], help=label_help)
     add("--kind", choices=KINDS, help="what the labels are (default: as they say)")
     add("--separator", metavar="TEXT", help="what stands between the classes of a multi-label row: ';'")
     add("--group", metavar="COLUMN", help="rows with the same value (a document, an author) stay in one split")
@@ -94,7 +94,7 @@ def run(
 
 
 def check_task_name(name: str) -> None:
-    """Raise a UserError for a name that cannot be one of an own task."""
+    """Reject the name of an official task, and names with other characters than allowed."""
     from ..data.task_record import letters_of
     from ..data.tasks import TASKS
     from ..files import A_NAME, is_name
@@ -105,10 +105,10 @@ def check_task_name(name: str) -> None:
 
 
 def _read_tables(files: Mapping[str, Sequence[Path]], file_format: str | None) -> dict[str, Any]:
-    """Return the rows by split: of the files of each, and of the splits of data sets that are named as train's files.
+    """Return the rows by split, from the files of each split and from the splits of data sets in train's files.
 
     Raises:
-        UserError: a data set that --valid or --test names has no such split.
+        UserError: a data set in --valid or --test has no split of this name.
     """
     from ..data.prepare.own_data import SPLITS
     from ..data.prepare.table import WHOLE, read_table
@@ -116,10 +116,10 @@ def _read_tables(files: Mapping[str, Sequence[Path]], file_format: str | None) -
     tables: dict[str, list[Any]] = {}
     for split, paths in files.items():
         for path in paths:
-            read = read_table(path, file_format)
-            if split != "train" and not read.keys() & {WHOLE, split}:
-                raise UserError(f"--{split} {path}: no split {split} among {', '.join(read)}: name the folder of one")
-            for name, rows in read.items():
+            splits = read_table(path, file_format)
+            if split != "train" and not splits.keys() & {WHOLE, split}:
+                raise UserError(f"--{split} {path}: no split {split} among {', '.join(splits)}: name the folder of one")
+            for name, rows in splits.items():
                 if name in (WHOLE, split):
                     tables.setdefault(split, []).append(rows)
                 elif split == "train" and name in SPLITS and not files[name]:
@@ -130,7 +130,7 @@ def _read_tables(files: Mapping[str, Sequence[Path]], file_format: str | None) -
 
 
 def _fractions(tables: Mapping[str, object], shares: Sequence[float] | None) -> dict[str, float]:
-    """Return the splits that the rows of train are divided into, and their shares; none where valid has its own."""
+    """Return the shares of the splits that are drawn from train; none if valid has its own rows."""
     if "valid" in tables:
         check("--split", shares, shares is None, "left out, as valid has rows of its own")
         return {}

@@ -1,4 +1,4 @@
-"""What verbs and scripts share: how a program ends, models of the Hub, and the next command."""
+"""Helpers of verbs and scripts: exit status, models of the Hub, and the next command."""
 
 import contextlib
 import logging
@@ -13,29 +13,29 @@ from typing import Any
 
 from ..errors import UserError
 
-# Files of a model on the Hub: no code, and weights only as plain tensors. 0_*: sentence-transformers' older layout.
+# Files of a model on the Hub: no code, weights as safetensors. 0_*: older layout of sentence-transformers.
 HUB_FILES = ("*.json", "*.txt", "*.model", "*.bpe", "model*.safetensors", "0_*/model*.safetensors")
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 
 
 @contextlib.contextmanager
 def program() -> Iterator[None]:
-    """End the program as a shell expects, and let libraries log only warnings and errors.
+    """Set the exit status and messages of a program, and let libraries log only warnings and errors.
 
-    A UserError or OSError ends it with one line and status 1, a signal with 128 and its number, and so does a pipe
-    that is closed, as by `| head`. Any other exception is a defect and keeps its traceback.
+    A UserError or OSError prints one line and has status 1. A signal, or a closed pipe as by `| head`, has 128 plus
+    its number. Any other exception is a defect and keeps its traceback.
     """
     level = logging.root.level
-    logging.basicConfig()  # or importing fairseq sets the level to DEBUG
+    logging.basicConfig()  # otherwise importing fairseq sets the level to DEBUG
     logging.root.setLevel(logging.WARNING)
     previous = {signal.SIGTERM: signal.signal(signal.SIGTERM, _end)}
-    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # nohup ignores it
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # not under nohup
         previous[signal.SIGHUP] = signal.signal(signal.SIGHUP, _end)
     try:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python flushes into the pipe again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise Python flushes into the pipe again
         sys.exit(128 + signal.SIGPIPE)
     except (UserError, OSError) as error:
         sys.exit(f"error: {error}")
@@ -49,7 +49,7 @@ def program() -> Iterator[None]:
 
 
 def _end(number: int, frame: Any) -> None:
-    signal.signal(number, signal.SIG_IGN)  # a closed terminal sends SIGHUP twice: cleaning up goes on
+    signal.signal(number, signal.SIG_IGN)  # a closed terminal sends SIGHUP twice, which would interrupt the cleanup
     sys.exit(128 + number)
 
 
@@ -68,9 +68,9 @@ def quieten_transformers() -> None:
 
 
 def resolve_model(model: Path) -> Path:
-    """Return a path; where it does not exist and can be a name on the Hub, the folder of that model, downloaded once.
+    """Return a path; if it does not exist but can be a name on the Hub, download the model and return its folder.
 
-    Names are NAME and OWNER/NAME, but no file that ends in .pt, and no path in an existing folder.
+    Names are NAME and OWNER/NAME, except names that end in .pt and paths in existing folders.
 
     Raises:
         UserError: it cannot be downloaded.
@@ -92,7 +92,7 @@ def resolve_model(model: Path) -> Path:
 
 
 def print_next(data: Path, tasks: Sequence[str], tokenizer: Path) -> None:
-    """Print the command that fine-tunes on prepared tasks, if there are any and the tokenizer is that of a model."""
+    """Print the command that fine-tunes on prepared tasks, if the tokenizer is that of a model."""
     from ..checkpoint import checkpoint_file
 
     if tasks and (model := checkpoint_file(tokenizer)).suffix == ".pt" and model.is_file():

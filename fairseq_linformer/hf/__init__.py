@@ -1,4 +1,4 @@
-"""Models outside fairseq. Importing this package registers them with transformers' auto classes."""
+"""Models of transformers. Importing this package registers them with the auto classes."""
 
 import transformers
 
@@ -13,7 +13,7 @@ from .modeling_linformer_roberta import (
     LinformerRobertaModel,
 )
 
-MODELS = {  # by the class through which transformers finds each
+MODELS = {  # by auto class
     transformers.AutoModel: LinformerRobertaModel,
     transformers.AutoModelForMaskedLM: LinformerRobertaForMaskedLM,
     transformers.AutoModelForMultipleChoice: LinformerRobertaForMultipleChoice,

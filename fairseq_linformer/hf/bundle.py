@@ -1,6 +1,6 @@
-"""The modelling code as two files that need torch and transformers only, for the folders of models.
+"""Generation of the code of exported models: two files that depend only on torch and transformers.
 
-One file contains the layers and all mechanisms, unchanged. transformers runs it with ``trust_remote_code=True``.
+One file contains the layers and all mechanisms. transformers runs it with ``trust_remote_code=True``.
 """
 
 import ast
@@ -14,11 +14,11 @@ CONFIGURATION = PACKAGE / "hf" / "configuration_linformer_roberta.py"
 MODELING = PACKAGE / "hf" / "modeling_linformer_roberta.py"
 NOTICE = "# Generated from the package fairseq_linformer (MIT License): changes belong there.\n"
 
-IN_PART = PACKAGE / "errors.py"  # only its imported names are included; the rest is about command lines
+IN_PART = PACKAGE / "errors.py"  # only imported names are included; the rest is for command lines
 
 
 def write_code(folder: Path) -> None:
-    """Write the file of the configuration and the file of the models into a folder."""
+    """Write the code of the configuration and of the models into a folder."""
     configuration = NOTICE + CONFIGURATION.read_text(encoding="utf-8")
     (folder / CONFIGURATION.name).write_text(configuration, encoding="utf-8")
     (folder / MODELING.name).write_text(_modeling(), encoding="utf-8")
@@ -30,15 +30,15 @@ def _modeling() -> str:
 
 
 class _Bundle:
-    """A file and the files of the package that it imports, in the order of dependence."""
+    """A file and the files of the package that it imports, dependencies first."""
 
     def __init__(self, path: Path) -> None:
         self._sources: list[str] = []
         self._imports: set[str] = set()
         self._imports_from: dict[str, set[str]] = defaultdict(set)
-        self._seen: set[Path] = set()
+        self._added_files: set[Path] = set()
         self._defined: dict[str, Path] = {}
-        self._needed: set[str] = set()  # of the file IN_PART
+        self._needed: set[str] = set()  # names from IN_PART
         self._add(path)
 
     def text(self) -> str:
@@ -49,13 +49,13 @@ class _Bundle:
         return re.sub(r"\n{4,}", "\n\n\n", "\n".join(blocks)) + "\n"
 
     def _add(self, path: Path) -> None:
-        self._seen.add(path)
+        self._added_files.add(path)
         source = path.read_text(encoding="utf-8")
         lines = source.splitlines()
         for node in ast.parse(source).body:
             for name in _names(node):
-                other = self._defined.setdefault(name, path)
-                assert other == path, f"{other.name} and {path.name} both define {name}: one file can have one of them"
+                owner = self._defined.setdefault(name, path)
+                assert owner == path, f"{owner.name} and {path.name} both define {name}: one file can have one of them"
             if isinstance(node, ast.Import | ast.ImportFrom):
                 self._import(node, path)
                 for number in range(node.lineno, (node.end_lineno or node.lineno) + 1):
@@ -72,18 +72,18 @@ class _Bundle:
             self._imports_from[str(node.module)] |= names
             return
         file = path.parents[node.level - 1].joinpath(*str(node.module).split("."))
-        # The folder is that of the mechanisms, all of which its __init__ imports.
+        # The only folder is attention, whose __init__ imports all mechanisms.
         for imported in sorted(file.glob("[!_]*.py")) if file.is_dir() else [file.with_suffix(".py")]:
             if imported == CONFIGURATION:
                 self._imports.add(ast.unparse(node))
             elif imported == IN_PART:
                 self._needed |= names
-            elif imported not in self._seen:
+            elif imported not in self._added_files:
                 self._add(imported)
 
 
 def _names(node: ast.stmt) -> set[str]:
-    """Return the names that a statement at the top level defines."""
+    """Return the names that a top-level statement defines."""
     if isinstance(node, ast.ClassDef | ast.FunctionDef):
         return {node.name}
     targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]

@@ -1,4 +1,4 @@
-"""The model card of an exported model."""
+"""Model card of an exported model."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ from ..model.config import ResolvedConfig
 from ..model.hub import architecture_options
 from .markdown import cell
 
-FEATURES = "features"  # the kind of an encoder alone
+FEATURES = "features"  # type of an encoder without a head
 TASKS = {None: "fill-mask", FEATURES: "feature-extraction", "token-label": "token-classification"}
 CARD = Template("""---
 library_name: $library
@@ -40,7 +40,7 @@ $table
 def model_card(
     run: Path, state: Mapping[str, Any], options: ResolvedConfig, kind: str | None, example: str, remarks: list[str]
 ) -> str:
-    """Return the card of a checkpoint in `run` in Markdown; its kind is None, FEATURES or a type of label."""
+    """Return the card of a checkpoint in `run` in Markdown; `kind` is None, FEATURES or a type of label."""
     sentences, task = "SentenceTransformer" in example, TASKS.get(kind, "text-classification")
     rows = {**architecture_options(options), **dict(_training(run, state))}
     return CARD.substitute(
@@ -74,7 +74,7 @@ def _training(run: Path, state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield "converted from", ", then ".join(f"{origin['source']} (SHA-256 {origin['sha256']})" for origin in origins)
     yield "updates", f"{updates:,}"
     if updates == 0:
-        return  # imported or converted: its settings are not those of a training
+        return  # imported or converted: without settings of a training
     yield from (("task", cfg.task._name), ("criterion", cfg.criterion._name))
     yield "data", Path(split_paths(str(cfg.task.data))[0]).name
     yield "learning rate", ", ".join(map(str, cfg.optimization.lr))

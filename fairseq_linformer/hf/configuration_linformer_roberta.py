@@ -1,4 +1,4 @@
-"""The configuration of a Linformer RoBERTa model in transformers."""
+"""Configuration of a Linformer RoBERTa model in transformers."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,31 +8,31 @@ from transformers import PretrainedConfig
 
 
 class LinformerRobertaConfig(PretrainedConfig):
-    """Options of ``linformer_roberta``, with the names and the meaning that they have in fairseq.
+    """Options of ``linformer_roberta``, with the same names and meaning as in fairseq.
 
-    Those that transformers has a name of its own for, such as ``hidden_size``, have that name too. The options of a
-    mechanism, such as ``longformer_window``, may be given as well. The model checks them when it is built.
+    Options that have a name in transformers, such as ``hidden_size``, can be accessed by that name too. Options of a
+    mechanism, such as ``longformer_window``, are keyword arguments. The model validates them when it is built.
 
     Args:
         vocab_size: number of token ids.
         attention, projection, projection_init, projection_multiplier, projected_length, adaptive_length, sharing,
-            freeze_projection, value_residual, local_conv: the attention; None for the default, which depends
-            on the others.
-        positions, rotary_base, rotary_share: how attention knows where tokens stand.
+            freeze_projection, value_residual, local_conv: the attention; None is a default that depends on
+            other options.
+        positions, rotary_base, rotary_share: encoding of positions.
         max_positions: n, the longest sequence in tokens.
         encoder_layers, encoder_embed_dim, encoder_ffn_embed_dim, encoder_attention_heads: the sizes.
         activation_fn, pooler_activation_fn: activations of the layers and the LM head, and of classification heads.
-        classifier_pooling: what the head of a text classifier reads: the features of <s> ("cls") or their mean over the
+        classifier_pooling: input of the head of a text classifier: the features of <s> ("cls") or their mean over the
             text ("mean").
         gated_ffn, encoder_normalize_before, layernorm_embedding, layer_norm_eps: see the layer.
         dropout, attention_dropout, activation_dropout, pooler_dropout: probabilities, at least 0 and below 1.
         initializer_range: standard deviation of new weights.
-        score_scale: what the score of a regression, no class, is multiplied by: its training divided scores by it.
+        score_scale: factor of the scores of a regression, by which training divided them.
         pad_token_id, bos_token_id, eos_token_id, tie_word_embeddings: as in every model of transformers.
     """
 
     model_type = "linformer_roberta"
-    attribute_map = {  # noqa: RUF012 (the form that transformers reads)
+    attribute_map = {  # noqa: RUF012 (transformers requires it)
         "hidden_size": "encoder_embed_dim",
         "num_hidden_layers": "encoder_layers",
         "num_attention_heads": "encoder_attention_heads",
@@ -43,7 +43,7 @@ class LinformerRobertaConfig(PretrainedConfig):
         "attention_probs_dropout_prob": "attention_dropout",
         "classifier_dropout": "pooler_dropout",
     }
-    write_code: ClassVar[Callable[[Path], None] | None] = None  # into a folder, these files; within the package alone
+    write_code: ClassVar[Callable[[Path], None] | None] = None  # into a folder; only set in the package
 
     def __init__(
         self,
@@ -85,22 +85,22 @@ class LinformerRobertaConfig(PretrainedConfig):
         tie_word_embeddings: bool = True,
         **kwargs: Any,
     ):
-        own = {name: value for name, value in locals().items() if name not in ("self", "kwargs", "__class__")}
+        options = {name: value for name, value in locals().items() if name not in ("self", "kwargs", "__class__")}
         special = ("bos_token_id", "pad_token_id", "eos_token_id", "tie_word_embeddings")
-        for name in own.keys() - set(special):
-            setattr(self, name, own[name])
-        super().__init__(**{name: own[name] for name in special}, **kwargs)
+        for name in options.keys() - set(special):
+            setattr(self, name, options[name])
+        super().__init__(**{name: options[name] for name in special}, **kwargs)
 
     def to_dict(self) -> dict[str, Any]:
-        """All options, those that transformers has a name for by that name too: PEFT reads it here."""
+        """Return all options, also by their names in transformers, for PEFT."""
         return super().to_dict() | {name: getattr(self, name) for name in self.attribute_map}
 
     def to_diff_dict(self) -> dict[str, Any]:
-        """The contents of config.json, where every option has one name."""
+        """Return the contents of config.json, with one name per option."""
         return {name: value for name, value in super().to_diff_dict().items() if name not in self.attribute_map}
 
     def save_pretrained(self, save_directory: Any, push_to_hub: bool = False, **options: Any) -> None:
-        """Saves the configuration, and the code that it names; a model's ``save_pretrained`` calls this."""
+        """Save the configuration and the code of ``auto_map``; a model's ``save_pretrained`` calls this."""
         super().save_pretrained(save_directory, push_to_hub, **options)
         write_code = type(self).write_code
         if write_code is not None and getattr(self, "auto_map", None):

@@ -1,4 +1,4 @@
-"""Export of a checkpoint as a folder that transformers loads without fairseq."""
+"""Export of a checkpoint as a folder for transformers, without fairseq."""
 
 import inspect
 from dataclasses import dataclass, fields
@@ -34,9 +34,9 @@ from .tokenizer import word_starts, write_tokenizer
 
 WEIGHTS_FILE = "model.safetensors"
 CARD = "README.md"
-FAIRSEQ_FOLDER = "fairseq"  # in the folder: dict.txt and the subword model, for the way back
+FAIRSEQ_FOLDER = "fairseq"  # subfolder with dict.txt and the subword model, for `linformer import`
 TOLERANCE = 1e-5  # of outputs, in float32
-WORD_STARTS = "words.begins"  # of models for labels of words
+WORD_STARTS = "words.begins"  # of models for token labels
 WORDS_REMARK = (
     "a piece that continues a word has the word's label, I- where that is B-; so aggregation_strategy none, simple and "
     "first give linformer predict's labels for words between single spaces, and average and max where no label begins "
@@ -51,7 +51,7 @@ CLASSIFIER_REMARK = "left out: its classifier; linformer finetune gives a checkp
 
 
 class _Kind(NamedTuple):
-    """The models in transformers for a type of label, or for none."""
+    """Classes in transformers for a type of label, or without labels."""
 
     model: type[PreTrainedModel]
     stock: type[PreTrainedModel] | None
@@ -65,19 +65,19 @@ _KINDS: dict[str | None, _Kind] = {
     "single-label": _Kind(*_TEXTS, "single_label_classification"),
     "multi-label": _Kind(*_TEXTS, "multi_label_classification"),
     "regression": _Kind(*_TEXTS, "regression"),
-    "token-label": _Kind(models.LinformerRobertaForTokenClassification, None),  # the head of RoBERTa's has one layer
+    "token-label": _Kind(models.LinformerRobertaForTokenClassification, None),  # RoBERTa's head has one layer
 }
 
 
 @dataclass(frozen=True)
 class Exported:
-    """A checkpoint to export.
+    """Checkpoint to export.
 
     Attributes:
         state: content of its file.
         hub: model, task and configuration.
-        record: task of its fine-tuning; None for a masked language model.
-        tokenizer: of its training.
+        record: task of fine-tuning; None for a masked language model.
+        tokenizer: tokenizer of the training.
     """
 
     state: dict[str, Any]
@@ -96,19 +96,19 @@ class Exported:
 
     @property
     def kind(self) -> str | None:
-        """Type of label; None for a masked language model, FEATURES for one whose LM head was never trained."""
+        """Type of label; None for a masked language model, FEATURES if its LM head is untrained."""
         if self.record is not None:
             return self.record.kind
         return FEATURES if self.has_drawn_head else None
 
     @property
     def has_drawn_head(self) -> bool:
-        """True if its LM head was drawn at random and not trained."""
+        """True if the LM head has random values and was not trained."""
         return read_task_state(self.state.get("task_state"))["drawn_lm_head"]
 
     @property
     def pairs(self) -> bool:
-        """True if it classifies two texts."""
+        """True if it classifies pairs of texts."""
         return self.record is not None and has_pairs(Path(self.hub.task.cfg.data))
 
     @property
@@ -118,13 +118,13 @@ class Exported:
 
     @property
     def is_stock(self) -> bool:
-        """True if RoBERTa of transformers computes the same."""
+        """True if the model equals RoBERTa of transformers."""
         options, record = self.options, self.record
         added = options.local_conv or options.gated_ffn or options.value_residual or options.encoder_normalize_before
         plain = options.attention == "softmax" and options.positions == "learned" and options.layernorm_embedding
         usual_head = (options.pooler_activation_fn, options.classifier_pooling) == ("tanh", "cls")
         head = record is None or (usual_head and record.scale == 1 and _KINDS[self.kind].stock is not None)
-        return bool(plain and not added and head and options.activation_fn == "gelu")  # the only one of its LM head
+        return bool(plain and not added and head and options.activation_fn == "gelu")  # fixed in its LM head
 
     def model_class(self, kind: str | None) -> type[PreTrainedModel]:
         """Return the class in transformers for a type of label."""
@@ -133,7 +133,7 @@ class Exported:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest row."""
+        """Maximum number of tokens of a sequence."""
         cfg, longest = self.hub.task.cfg, self.options.max_positions
         return min(longest, (self.record and getattr(cfg, "truncate_to", None)) or longest)
 
@@ -141,15 +141,15 @@ class Exported:
 def export(checkpoint: Path, out: Path, data: Path | None = None) -> list[str]:
     """Write a checkpoint as a folder of transformers: weights, configuration, tokenizer, model card and code.
 
-    Before the folder appears, the model is loaded from it, and its outputs are compared with those in fairseq.
+    Before the folder is created, the model is loaded from it, and its outputs are compared with those in fairseq.
 
     Args:
-        checkpoint: file, or folder of its run.
+        checkpoint: file, or folder of a run.
         out: folder to make.
-        data: prepared folder with the vocabulary, and labels; by default that of the training.
+        data: prepared folder with vocabulary and labels; by default that of the training.
 
     Returns:
-        Remarks on differences that the folder cannot express.
+        Remarks on differences that the folder cannot represent.
 
     Raises:
         FileNotFoundError: the checkpoint or its data is missing.
@@ -169,7 +169,7 @@ def export(checkpoint: Path, out: Path, data: Path | None = None) -> list[str]:
             remarks.append(DRAWN_HEAD_REMARK)
         if exported.record is None and any(name.startswith(HEAD) for name in exported.state["model"]):  # imported
             remarks.append(CLASSIFIER_REMARK)
-        (folder / WEIGHTS_FILE).write_bytes(save(weights, {"format": "pt"}))  # save_file gives it to its owner alone
+        (folder / WEIGHTS_FILE).write_bytes(save(weights, {"format": "pt"}))  # save_file would restrict its mode
         config.architectures = [model_class.__name__]
         config.save_pretrained(folder)
         if not exported.is_stock:
@@ -203,12 +203,12 @@ def _configuration(exported: Exported) -> PretrainedConfig:
         names = record.classes or ("score",)
         common |= {"id2label": dict(enumerate(names)), "label2id": {name: n for n, name in enumerate(names)}}
         common["problem_type"] = _KINDS[record.kind].problem_type
-        if record.kind == "regression":  # of one output CrossEncoder of sentence-transformers would take the sigmoid
+        if record.kind == "regression":  # CrossEncoder of sentence-transformers would apply a sigmoid
             common["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity"}
     if exported.is_stock:
         return transformers.RobertaConfig(
             **common,
-            **{theirs: getattr(options, name) for name, theirs in STOCK_OPTIONS.items()},
+            **{stock_name: getattr(options, name) for name, stock_name in STOCK_OPTIONS.items()},
             **STOCK_CONSTANTS,
             classifier_dropout=options.pooler_dropout,
             max_position_embeddings=options.max_positions + FIRST_POSITION,
@@ -217,11 +217,11 @@ def _configuration(exported: Exported) -> PretrainedConfig:
             eos_token_id=2,
         )
     mechanism = get_attention(options.attention)
-    # Also those that are None: from_pretrained takes only options that the configuration has.
+    # Also those that are None: from_pretrained accepts only options in the configuration.
     mechanism_options = {option.name for option in fields(mechanism.Options)}
-    known = {*inspect.signature(LinformerRobertaConfig).parameters, *mechanism_options}
-    known -= set() if mechanism.USES_PROJECTION else {*PROJECTION_OPTIONS}
-    values: dict[str, Any] = {name: getattr(options, name, None) for name in sorted(known)}
+    option_names = {*inspect.signature(LinformerRobertaConfig).parameters, *mechanism_options}
+    option_names -= set() if mechanism.USES_PROJECTION else {*PROJECTION_OPTIONS}
+    values: dict[str, Any] = {name: getattr(options, name, None) for name in sorted(option_names)}
     values = {name: value for name, value in values.items() if value is not None or name in mechanism_options}
     if record is not None:
         common["score_scale"] = record.scale
@@ -231,7 +231,7 @@ def _configuration(exported: Exported) -> PretrainedConfig:
 
 
 def _weights(exported: Exported, config: PretrainedConfig) -> dict[str, Tensor]:
-    """Return the tensors by their names in transformers, each once, with a trained LM head in every kind of model."""
+    """Return the tensors by their names in transformers, each once; all types of models include a trained LM head."""
     names: dict[str, None] = {}
     for kind in (exported.kind, None) if exported.record else (None,):
         with torch.device("meta"):
@@ -247,12 +247,12 @@ def _weights(exported: Exported, config: PretrainedConfig) -> dict[str, Tensor]:
         types = "roberta.embeddings.token_type_embeddings.weight"
         weights[types] = torch.zeros(1, exported.options.encoder_embed_dim)
         if not exported.has_drawn_head:
-            weights["lm_head.decoder.bias"] = weights["lm_head.decoder.bias"].clone()  # lm_head.bias is the same
+            weights["lm_head.decoder.bias"] = weights["lm_head.decoder.bias"].clone()  # because lm_head.bias shares it
     return weights
 
 
 def _write_tokenizer(exported: Exported, folder: Path) -> tuple[str, list[str]]:
-    """Write the tokenizer in transformers' form and in fairseq's; return the name of <mask>, and remarks."""
+    """Write the tokenizer in the formats of transformers and fairseq; return the name of <mask>, and remarks."""
     cfg, remarks = exported.hub.task.cfg, list[str]()
     truncation = str(getattr(cfg, "truncation", "head")) if exported.record else "head"
     if truncation == "head-tail":
@@ -277,22 +277,22 @@ def _write_tokenizer(exported: Exported, folder: Path) -> tuple[str, list[str]]:
 
 @torch.inference_mode()
 def _check(exported: Exported, model_class: type[PreTrainedModel], folder: Path) -> None:
-    """Compare the outputs for a full row and a padded one."""
+    """Compare the outputs for a sequence of maximum length and a padded one."""
     length, pad = exported.options.max_positions, 1
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(4, len(exported.hub.task.source_dictionary), (2, length), generator=generator)
     tokens[1, (length + 1) // 2 :] = pad
-    real = tokens != pad
+    is_token = tokens != pad
     model = model_class.from_pretrained(folder).eval()
-    found = model(tokens, attention_mask=real.long())[0]
+    actual = model(tokens, attention_mask=is_token.long())[0]
     if exported.record is None:
         expected = exported.hub.model(tokens, features_only=exported.kind == FEATURES)[0]
     else:
         expected = exported.hub.model(tokens, classification_head_name=exported.head)[0] * exported.record.scale
     if isinstance(model, models.LinformerRobertaForTokenClassification):
         expected = model.returned(expected, tokens)
-    if found.dim() == 3:
-        found, expected = found[real], expected[real]
-    difference = float((found - expected).abs().max() / expected.abs().max().clamp(min=1))
-    if not difference <= TOLERANCE:  # also where it is nan
+    if actual.dim() == 3:
+        actual, expected = actual[is_token], expected[is_token]
+    difference = float((actual - expected).abs().max() / expected.abs().max().clamp(min=1))
+    if not difference <= TOLERANCE:  # also if it is nan
         raise RuntimeError(f"{folder}: outputs differ from fairseq's by {difference:.1e}, {TOLERANCE} is allowed")

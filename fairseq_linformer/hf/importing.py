@@ -1,4 +1,4 @@
-"""Import of a folder of transformers as a checkpoint of fairseq: models of ours, BERT and its relatives."""
+"""Import of a folder of transformers as a checkpoint of fairseq: our models, BERT and its variants."""
 
 import base64
 import json
@@ -41,23 +41,23 @@ from .tokenizer import CONFIG_FILE, FAIRSEQ_FILES, SAMPLE, SPECIAL, drop_line_no
 
 TOKEN_PARAMETERS = (f"{ENCODER}embed_tokens.weight", "encoder.lm_head.weight", "encoder.lm_head.bias")  # row per token
 DRAWN = "it has no LM head: a new one was drawn"
-VOCABULARIES = ("tokenizer.json", "vocab.txt", "merges.txt", "*.model")  # one of these files is needed
+VOCABULARIES = ("tokenizer.json", "vocab.txt", "merges.txt", "*.model")  # at least one is required
 ROLES = ("cls_token", "pad_token", "sep_token", "unk_token", "mask_token")  # <s>, <pad>, </s>, <unk>, <mask>
 
 
 def import_folder(source: Path, out: Path) -> list[str]:
-    """Write a checkpoint of masked language modelling, with its dictionary and subword model, into a new folder.
+    """Write a masked language model, with its dictionary and subword model, as a checkpoint into a new folder.
 
     Args:
-        source: folder of ours (``export``), of a model that transformers saved, or of a published encoder.
+        source: folder of ``export``, of ``save_pretrained``, or of a published encoder.
         out: folder to make.
 
     Returns:
-        Remarks on what the source lacks, and on what is left out.
+        Remarks on missing and omitted parts.
 
     Raises:
         FileNotFoundError: a file of the source is missing.
-        UserError: it is of another model, or `out` exists.
+        UserError: the model is not supported, or `out` exists.
     """
     encoder = encoder_folder(source)
     if not (encoder / "config.json").is_file():
@@ -103,7 +103,6 @@ def _read_weights(source: Path) -> dict[str, Tensor]:
 
 
 def _options(config: PretrainedConfig) -> dict[str, Any]:
-    """Return the options of the model."""
     if _is_ours(config):
         options = {name: value for name, value in config.to_dict().items() if name in OPTIONS and value is not None}
         for name in options.keys() & PER_LAYER.keys():
@@ -116,18 +115,18 @@ def _options(config: PretrainedConfig) -> dict[str, Any]:
 def _fairseq_state(
     weights: dict[str, Tensor], config: PretrainedConfig, order: list[int] | None
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """Return the folder's parameters by their names in fairseq, and remarks on those that are left out.
+    """Return the folder's parameters by their names in fairseq, and remarks on omitted ones.
 
     Args:
         weights: by their names in transformers.
-        config: of the folder.
-        order: ids in the folder of our ids; None where they are the same.
+        config: configuration of the folder.
+        order: for each of our ids the id in the folder; None if they are equal.
     """
     if _is_ours(config):
         if not any(name.startswith("linformer_roberta.") for name in weights):  # saved without a head
             weights = {f"linformer_roberta.{name}": tensor for name, tensor in weights.items()}
         names = fairseq_names(weights, OURS, HEAD_NAME)
-        state = {ours: weights[theirs] for theirs, ours in names.items()}
+        state = {fairseq_name: weights[hf_name] for hf_name, fairseq_name in names.items()}
         remarks = ["left out: qa_outputs"] if "qa_outputs.weight" in weights else []
     else:
         state, remarks = published_state(weights, config)
@@ -137,26 +136,26 @@ def _fairseq_state(
 
 
 def _complete(state: dict[str, Tensor], model: LinformerRobertaModel) -> tuple[dict[str, Tensor], bool]:
-    """Return all parameters of the model, and True if its LM head is missing in `state` and newly drawn."""
-    whole: dict[str, Tensor] = {}
-    first: dict[int, str] = {}
+    """Return all parameters of the model, and True if `state` has no LM head and a new one is drawn."""
+    parameters: dict[str, Tensor] = {}
+    first_names: dict[int, str] = {}
     drawn = False
     for name, tensor in model.state_dict(keep_vars=True).items():
-        source = first.setdefault(id(tensor), name)  # a shared tensor has one name in `state`
+        source = first_names.setdefault(id(tensor), name)  # a shared tensor has one name in `state`
         if source in state:
-            whole[name] = state[source]
-            found, expected = tuple(whole[name].shape), tuple(tensor.shape)
-            check(f"the shape of {name}", found, found == expected, f"{expected} by config.json")
+            parameters[name] = state[source]
+            shape, expected = tuple(parameters[name].shape), tuple(tensor.shape)
+            check(f"the shape of {name}", shape, shape == expected, f"{expected} by config.json")
         elif name.startswith("encoder.lm_head."):
-            whole[name] = whole.get(source, tensor.detach())
+            parameters[name] = parameters.get(source, tensor.detach())
             drawn = True
         else:
             raise UserError(f"the folder's weights lack {name}, which its config.json asks for")
-    return whole | {name: tensor for name, tensor in state.items() if name.startswith(HEAD)}, drawn
+    return parameters | {name: tensor for name, tensor in state.items() if name.startswith(HEAD)}, drawn
 
 
 def _write_tokenizer(source: Path, folder: Path, config: PretrainedConfig) -> tuple[Dictionary, list[int] | None]:
-    """Write the dictionary and the subword model; return the dictionary with <mask>, and ids as ``_fairseq_state``."""
+    """Write dictionary and subword model; return the dictionary with <mask>, and `order` of ``_fairseq_state``."""
     order = None
     if (source / FAIRSEQ_FOLDER).is_dir():
         for file in sorted((source / FAIRSEQ_FOLDER).iterdir()):
@@ -169,19 +168,19 @@ def _write_tokenizer(source: Path, folder: Path, config: PretrainedConfig) -> tu
     dictionary, tokenizer = masked_lm_dictionary(folder), source / TOKENIZER_FILE
     added = read_json(tokenizer).get("added_tokens", []) if tokenizer.is_file() else []
     if order is None and all(token["id"] < len(dictionary) for token in added):
-        order = [*range(len(dictionary))]  # without rows of resize_token_embeddings(pad_to_multiple_of=…)
-    # A published model may have more rows than its tokenizer has ids, to fill up a size, but not twice as many.
+        order = [*range(len(dictionary))]  # omits rows of resize_token_embeddings(pad_to_multiple_of=…)
+    # A published model may have more embeddings than its tokenizer has ids, as padding, but not twice as many.
     size, ids = config.vocab_size, len(dictionary) if order is None else max(order) + 1
     fits = ids == size if order is None else ids <= size <= 2 * len(order)
     check(f"{source}: vocab_size", size, fits, f"{ids}, the ids of its tokenizer as it was in training")
     pad = 1 if order is None else order[1]
-    used = _is_ours(config) or PUBLISHED[config.model_type].after_padding  # for positions
-    check("pad_token_id", config.pad_token_id, config.pad_token_id == pad or not used, f"{pad}, as in its tokenizer")
+    pads = _is_ours(config) or PUBLISHED[config.model_type].after_padding  # for positions
+    check("pad_token_id", config.pad_token_id, config.pad_token_id == pad or not pads, f"{pad}, as in its tokenizer")
     return dictionary, order
 
 
 def _encoded_files(source: Path) -> dict[str, bytes]:
-    """Return the tokenizer in fairseq's form from the tokenizer's configuration, which transformers saves again."""
+    """Return the files of the tokenizer in fairseq's format from its configuration, which transformers preserves."""
     file = source / CONFIG_FILE
     if not file.is_file():
         return {}
@@ -193,9 +192,9 @@ def _encoded_files(source: Path) -> dict[str, bytes]:
 
 
 def _convert_tokenizer(source: Path, folder: Path) -> list[int] | None:
-    """Write a tokenizer of transformers in fairseq's form; return ids as ``_fairseq_state``."""
+    """Write a tokenizer of transformers in fairseq's format; return `order` of ``_fairseq_state``."""
     try:
-        # Without a file transformers makes a tokenizer of the special tokens alone, for which all text is <unk>.
+        # Without a file transformers would create a tokenizer with special tokens only, for which all text is <unk>.
         if not any(any(source.glob(name)) for name in VOCABULARIES):
             raise FileNotFoundError(f"there is no {', '.join(VOCABULARIES)}")
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
@@ -214,14 +213,14 @@ def _convert_tokenizer(source: Path, folder: Path) -> list[int] | None:
 
 
 def _is_gpt2(content: dict[str, Any]) -> bool:
-    """Return True for a tokenizer.json that fairseq's GPT-2 encoder computes."""
+    """Return True for a tokenizer.json that fairseq's GPT-2 encoder reproduces."""
     split = content["pre_tokenizer"] or {}
     plain = split.get("type") == "ByteLevel" and not split.get("add_prefix_space") and split.get("use_regex", True)
     return content["model"]["type"] == "BPE" and plain and not content["normalizer"]
 
 
 def _write_gpt2(names: dict[int, str], merges: list[Any], folder: Path) -> None:
-    """Write the files of a byte-level BPE, whose numbers in encoder.json and dict.txt are the ids of the folder."""
+    """Write the files of a byte-level BPE; encoder.json and dict.txt contain the ids of the folder."""
     ids = range(len(SPECIAL), len(names) - 1)
     encoder = {names[number]: number for number in ids}
     (folder / ENCODER_FILE).write_text(json.dumps(encoder), encoding="utf-8")
@@ -235,18 +234,18 @@ def write_json_tokenizer(tokenizer: PreTrainedTokenizerBase, source: Path, folde
 
     Args:
         tokenizer: with a backend of the library tokenizers.
-        source: of the tokenizer, for messages.
+        source: folder of the tokenizer, for messages.
         folder: to write into.
 
     Returns:
-        The id before of each id. Ids without a token are left out.
+        For each new id the old one. Ids without a token are omitted.
 
     Raises:
-        UserError: it lacks a special token, two are one, or ids would differ.
+        UserError: a special token is missing, two are the same, or ids would differ.
     """
     special = [getattr(tokenizer, f"{role}_id") for role in ROLES]
-    found = ", ".join(f"{role}={getattr(tokenizer, role)}" for role in ROLES)
-    check(f"{source}: tokenizer", found, None not in special and len({*special}) == 5, "one with five special tokens")
+    tokens = ", ".join(f"{role}={getattr(tokenizer, role)}" for role in ROLES)
+    check(f"{source}: tokenizer", tokens, None not in special and len({*special}) == 5, "one with five special tokens")
     backend = Tokenizer.from_str(json.dumps(drop_line_normalizer(json.loads(tokenizer.backend_tokenizer.to_str()))))
     backend.no_padding()
     backend.no_truncation()
@@ -263,18 +262,18 @@ def write_json_tokenizer(tokenizer: PreTrainedTokenizerBase, source: Path, folde
 
 
 def _renumber(content: dict[str, Any], order: list[int]) -> dict[str, Any]:
-    """Change the ids in the content of a tokenizer.json in place; `order` has the id before of each id."""
-    numbers = {old: new for new, old in enumerate(order)}
+    """Return the content of a tokenizer.json with new ids, changed in place; `order` has the old id of each."""
+    new_ids = {old_id: new_id for new_id, old_id in enumerate(order)}
     model, added = content["model"], {token["content"]: token["id"] for token in content["added_tokens"]}
-    if model["type"] == "Unigram":  # numbered by position; added tokens are no pieces of the remaining text
+    if model["type"] == "Unigram":  # ids are positions; the lowest score keeps added tokens out of other text
         lowest = min(score for _, score in model["vocab"])
         pieces = {number: [name, lowest] for name, number in added.items()} | dict(enumerate(model["vocab"]))
-        model["vocab"] = [pieces[old] for old in order]
-        model["unk_id"] = None if model["unk_id"] is None else numbers[model["unk_id"]]
+        model["vocab"] = [pieces[old_id] for old_id in order]
+        model["unk_id"] = None if model["unk_id"] is None else new_ids[model["unk_id"]]
     else:
         vocabulary = {**model["vocab"], **added}
-        model["vocab"] = {name: numbers[old] for name, old in vocabulary.items()}
+        model["vocab"] = {name: new_ids[old_id] for name, old_id in vocabulary.items()}
     for token in content["added_tokens"]:
-        token["id"] = numbers[token["id"]]
+        token["id"] = new_ids[token["id"]]
     content["added_tokens"].sort(key=lambda token: token["id"])
-    return content | {"post_processor": None}  # it contains ids; exports write a new one
+    return content | {"post_processor": None}  # contains ids; exports write a new one

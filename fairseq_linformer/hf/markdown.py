@@ -1,9 +1,9 @@
-"""Text of others in a Markdown table."""
+"""Escaping of untrusted text in Markdown tables."""
 
 import re
 
 
 def cell(value: object) -> str:
-    """Return a value as the text of a table's cell: one line, without links, HTML, code or cells of its own."""
+    """Escape a value for a cell of a table: one line, without links, HTML, code or further cells."""
     line = "".join(character if character.isprintable() else " " for character in str(value))
     return re.sub(r"[\\|`<&]|(?<=\])\(", r"\\\g<0>", " ".join(line.split()))

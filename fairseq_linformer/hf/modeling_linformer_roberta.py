@@ -1,4 +1,4 @@
-"""Linformer RoBERTa models in transformers, with the layers and the parameters' names that they have in fairseq.
+"""Linformer RoBERTa models in transformers, with the same layers and parameter names as in fairseq.
 
 Dimensions: B batch, n sequence length, d embedding, V vocabulary.
 """
@@ -39,16 +39,16 @@ SharedName = tuple[int, str, int, str]  # layer and name of a shared module, and
 
 
 def resolve(config: LinformerRobertaConfig) -> Architecture:
-    """The options with nothing left open, as layers read them.
+    """Return the complete, validated options that layers read.
 
     Raises:
-        ValueError: an option cannot work; the message names it.
+        ValueError: an option is invalid; the message names it.
     """
     options = config.to_dict()
     activations = list(ACTIVATIONS)
-    kinds = {"projection": list(PROJECTIONS), "activation_fn": activations, "pooler_activation_fn": activations}
-    for name, known in kinds.items():
-        check(name, options[name], options[name] in known, f"one of {', '.join(known)}")
+    choices = {"projection": list(PROJECTIONS), "activation_fn": activations, "pooler_activation_fn": activations}
+    for name, allowed_values in choices.items():
+        check(name, options[name], options[name] in allowed_values, f"one of {', '.join(allowed_values)}")
     options |= projection_defaults(options)
     options |= per_layer_lists(options)
     architecture = cast(Architecture, SimpleNamespace(**options))
@@ -57,36 +57,36 @@ def resolve(config: LinformerRobertaConfig) -> Architecture:
 
 
 def register_once(layers: nn.ModuleList) -> list[SharedName]:
-    """Remove the second and later names of projections that layers, or keys and values, share.
+    """Deregister all names but the first of projections that layers, or keys and values, share.
 
-    transformers stores every tensor under one name, and ties others by rules that differ between its versions.
+    transformers stores every tensor under one name, and ties other names by rules that depend on its version.
     """
-    firsts: dict[nn.Module | None, tuple[int, str]] = {}
+    first_names: dict[nn.Module | None, tuple[int, str]] = {}
     shared: list[SharedName] = []
-    for number, layer in enumerate(layers):
+    for layer_index, layer in enumerate(layers):
         attention = cast(EncoderLayer, layer).self_attn
         for name, module in list(attention._modules.items()):  # named_children omits second names
-            if module in firsts:
+            if module in first_names:
                 delattr(attention, name)
-                shared.append((number, name, *firsts[module]))
-            firsts.setdefault(module, (number, name))
+                shared.append((layer_index, name, *first_names[module]))
+            first_names.setdefault(module, (layer_index, name))
     retie(layers, shared)
     return shared
 
 
 def retie(layers: nn.ModuleList, shared: list[SharedName]) -> None:
-    """Set second names, which nn.Module does not register, to the modules of the first ones."""
+    """Set the other names, without registration, to the modules of the first ones."""
     for layer, name, first_layer, first_name in shared:
-        attention, first = (cast(EncoderLayer, layers[number]).self_attn for number in (layer, first_layer))
-        module = getattr(first, first_name)
+        attention, first_attention = (cast(EncoderLayer, layers[number]).self_attn for number in (layer, first_layer))
+        module = getattr(first_attention, first_name)
         if getattr(attention, name, None) is not module:
             attention.__dict__[name] = module  # setattr would register it
 
 
 def draw_missing(module: nn.Module, draws: Iterable[Callable[[], None]], recurse: bool) -> None:
-    """Call what draws a module's parameters and buffers, and put back those that a checkpoint gave.
+    """Initialize a module's parameters and buffers by `draws`, and restore those from a checkpoint.
 
-    Versions of transformers differ in what they spare themselves; all of them mark what they have loaded.
+    Versions of transformers skip different initializations, but all mark loaded tensors.
     """
     tensors = (*module.parameters(recurse), *module.buffers(recurse))
     loaded = [tensor for tensor in tensors if getattr(tensor, "_is_hf_initialized", False)]
@@ -98,49 +98,49 @@ def draw_missing(module: nn.Module, draws: Iterable[Callable[[], None]], recurse
 
 
 class LinformerRobertaPreTrainedModel(PreTrainedModel):
-    """What the models share."""
+    """Base class of the models."""
 
     config_class = LinformerRobertaConfig
     base_model_prefix = "linformer_roberta"
     supports_gradient_checkpointing = True
     _supports_sdpa = True
-    _no_split_modules = ["LinformerRobertaLayer"]  # noqa: RUF012 (the form that transformers reads)
-    _keys_to_ignore_on_load_unexpected = [r"lm_head\."]  # noqa: RUF012 (exports keep it, for the way back)
+    _no_split_modules = ["LinformerRobertaLayer"]  # noqa: RUF012 (transformers requires it)
+    _keys_to_ignore_on_load_unexpected = [r"lm_head\."]  # noqa: RUF012 (kept in exports for import)
 
     @torch.no_grad()
     def initialize_weights(self) -> None:
-        """Draw all parameters and buffers that no checkpoint gave."""
+        """Initialize all parameters and buffers that were not loaded."""
         new = [module for module in self.modules() if not getattr(module, "_is_hf_initialized", False)]
         super().initialize_weights()
         for module in new:
             if isinstance(module, Attention):
                 draw_missing(module, [module.finish_initialisation], recurse=True)
-        for module in self.modules():  # transformers lets every weight that it loads be trained
+        for module in self.modules():  # transformers makes all loaded weights trainable
             if isinstance(module, Projection) and (self.config.freeze_projection or not module.TRAINABLE):
                 module.requires_grad_(False)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Draw the parameters and buffers of a module that no checkpoint gave, but not those of its children."""
-        names = ("reset_buffers", "reset_parameters")  # some of the latter read buffers
+        """Initialize the parameters and buffers of a module that were not loaded, without those of its children."""
+        names = ("reset_buffers", "reset_parameters")  # reset_parameters may read buffers
         draws = [getattr(module, name) for name in names if hasattr(module, name)]
         if isinstance(module, nn.Linear | nn.Embedding):
-            draws = [partial(super()._init_weights, module)]  # which are drawn as in fairseq
+            draws = [partial(super()._init_weights, module)]  # with the distribution of fairseq
         draw_missing(module, draws, recurse=False)
 
 
 class LinformerRobertaLayer(GradientCheckpointingLayer, EncoderLayer):
-    """A layer that is computed again in the backward pass where gradient checkpointing is on."""
+    """Encoder layer with gradient checkpointing."""
 
 
 class LinformerRobertaModel(LinformerRobertaPreTrainedModel, Encoder):
-    """Token ids to features: (B, n) to (B, n, d)."""
+    """Encoder of token ids: (B, n) to features (B, n, d)."""
 
     layer_class = LinformerRobertaLayer
-    post_init: Any  # of transformers
+    post_init: Any  # from transformers
 
     def __init__(self, config: LinformerRobertaConfig, add_pooling_layer: bool = False):
-        """The encoder; it has no pooling layer, whatever is asked for."""
+        """Build the encoder; `add_pooling_layer` is ignored."""
         super().__init__(config)
         pad = config.pad_token_id
         tokens, positions = nn.Embedding(config.vocab_size, config.encoder_embed_dim, padding_idx=pad), None
@@ -160,30 +160,30 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel, Encoder):
         output_attentions: bool | None = None,
         **unused: Any,
     ) -> Any:
-        """Encodes a batch.
+        """Encode a batch.
 
         Args:
             input_ids: (B, n) token ids, padded on the right; n is at most ``config.max_positions``.
-            attention_mask: (B, n), 1 at tokens and 0 at padding; by default what ``input_ids`` shows.
+            attention_mask: (B, n), 1 at tokens and 0 at padding; by default from ``input_ids``.
             inputs_embeds: (B, n, d), instead of ``input_ids``.
             output_hidden_states: also return the input of the first layer and the output of each.
-            return_dict: an output object instead of a tuple; by default the configuration's.
-            output_attentions: refused if true; PEFT gives it whatever it is.
-            unused: see ``returns_states``.
+            return_dict: return an output object instead of a tuple; by default as in the configuration.
+            output_attentions: must be false; PEFT always passes it.
+            unused: other arguments of ``returns_states``.
 
         Raises:
-            ValueError: the input is none of these, or too long, and on the CPU also where padding stands before a
-                token: looking at values on a GPU would stop the host.
+            ValueError: the input is missing or too long; on the CPU also if padding precedes a token (a test that would
+                synchronize with a GPU).
         """
         mask = self.padding_mask(input_ids, attention_mask, inputs_embeds)
-        everything = self.returns_states(output_hidden_states, output_attentions, mask, **unused)
-        hidden, states = self.features(input_ids, inputs_embeds, mask, everything)
+        return_states = self.returns_states(output_hidden_states, output_attentions, mask, **unused)
+        hidden, states = self.features(input_ids, inputs_embeds, mask, return_states)
         output = BaseModelOutput(last_hidden_state=hidden, hidden_states=states)
-        return output if self.asked("return_dict", return_dict) else output.to_tuple()
+        return output if self.resolve_flag("return_dict", return_dict) else output.to_tuple()
 
-    def asked(self, name: str, given: bool | None) -> bool:
-        """What an argument says, or the configuration where it is left out."""
-        return bool(getattr(self.config, name) if given is None else given)
+    def resolve_flag(self, name: str, argument: bool | None) -> bool:
+        """Return the value of an argument; by default that of the configuration."""
+        return bool(getattr(self.config, name) if argument is None else argument)
 
     def returns_states(
         self,
@@ -195,56 +195,56 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel, Encoder):
         head_mask: Tensor | None = None,
         use_cache: bool | None = None,
     ) -> bool:
-        """Return True if hidden states are asked for. Types of tokens and a cache do not exist, and are ignored.
+        """Return True if hidden states are requested. Token types and the cache do not exist and are ignored.
 
         Raises:
-            UserError: attention matrices are asked for, which most mechanisms never have, or heads are masked; or on
-                the CPU the positions of tokens are not numbered one by one, from 0 or as in RoBERTa.
+            UserError: attention matrices, which most mechanisms do not compute, or masked heads are requested; on the
+                CPU also if positions are not consecutive from 0 or from RoBERTa's first position.
         """
-        attentions = self.asked("output_attentions", output_attentions)
+        attentions = self.resolve_flag("output_attentions", output_attentions)
         check("output_attentions", attentions, not attentions, "false; linformer analyze shows what attention does")
         check("head_mask", "a tensor", head_mask is None, "None: heads cannot be masked")
         if position_ids is not None and position_ids.device.type == "cpu" and not torch.compiler.is_compiling():
-            first = position_ids.flatten(0, -2) - torch.arange(position_ids.size(-1))
-            first = first if mask is None else first.expand_as(mask)[~mask]
-            natural = any(bool(first.eq(number).all()) for number in (0, self.padding_idx + 1))
-            check("position_ids", "a tensor", natural, "left out, or 0, 1, 2, … at the tokens of each row")
-        return self.asked("output_hidden_states", output_hidden_states)
+            first_position = position_ids.flatten(0, -2) - torch.arange(position_ids.size(-1))
+            first_position = first_position if mask is None else first_position.expand_as(mask)[~mask]
+            consecutive = any(bool(first_position.eq(number).all()) for number in (0, self.padding_idx + 1))
+            check("position_ids", "a tensor", consecutive, "left out, or 0, 1, 2, … at the tokens of each row")
+        return self.resolve_flag("output_hidden_states", output_hidden_states)
 
     def features(
         self,
         input_ids: Tensor | None,
         inputs_embeds: Tensor | None,
         mask: Tensor | None,
-        everything: bool,
-        wanted: Positions | None = None,
+        return_states: bool,
+        output_positions: Positions | None = None,
     ) -> tuple[Tensor, tuple[Tensor, ...] | None]:
-        """Features (B, n, d), or of `wanted` positions (N, d), and with `everything` also the hidden states.
+        """Return features (B, n, d) or of `output_positions` (N, d), and with `return_states` the hidden states.
 
-        The mask is that of ``padding_mask``.
+        The mask is the result of ``padding_mask``.
         """
-        # What replaces a module, as DataParallel's replicas and PEFT's modules_to_save do, does so by its first name.
+        # DataParallel's replicas and PEFT's modules_to_save replace a module only under its first name.
         retie(self.layers, self.second_names)
         x = self.embed(self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds, mask)
         if mask is not None and not may_be_padded(mask):
             mask = None
-        if not everything:
-            return self.encode(x, mask, wanted)[0], None
+        if not return_states:
+            return self.encode(x, mask, output_positions)[0], None
         x, states = self.encode(x, mask, keep_states=True)
-        return select_positions(x, wanted), (*states[:-1], x)
+        return select_positions(x, output_positions), (*states[:-1], x)
 
     def padding_mask(
         self, input_ids: Tensor | None, attention_mask: Tensor | None, inputs_embeds: Tensor | None
     ) -> Tensor | None:
-        """(B, n), True where padded."""
-        given = input_ids if inputs_embeds is None else inputs_embeds
-        if given is None or (input_ids is not None and inputs_embeds is not None):
+        """Validate a batch, and return its padding mask (B, n), True where padded; None without padding."""
+        model_input = input_ids if inputs_embeds is None else inputs_embeds
+        if model_input is None or (input_ids is not None and inputs_embeds is not None):
             raise ValueError("give input_ids or inputs_embeds, one of them")
         embedded = inputs_embeds is not None
-        if given.dim() != 2 + embedded or given.shape[1] == 0:
+        if model_input.dim() != 2 + embedded or model_input.shape[1] == 0:
             name, allowed = ("inputs_embeds", "(B, n, d)") if embedded else ("input_ids", "(B, n)")
-            raise ValueError(f"{name} has the shape {tuple(given.shape)}, it must be {allowed}, n at least 1")
-        shape = given.shape[:2]
+            raise ValueError(f"{name} has the shape {tuple(model_input.shape)}, it must be {allowed}, n at least 1")
+        shape = model_input.shape[:2]
         check_length(shape[1], self.longest)
         if attention_mask is None:
             if input_ids is None:
@@ -265,23 +265,23 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel, Encoder):
 
 
 class LinformerRobertaWithHead(LinformerRobertaPreTrainedModel):
-    """A model and what makes logits of its features: what all models with a head share."""
+    """Base class of the models with a head."""
 
     output_class: Callable[..., ModelOutput]
-    head = "classifier"  # its name
-    of_texts = False  # whether the head reads one vector for each text, by classifier_pooling
-    accepts_loss_kwargs = True  # so transformers' Trainer passes `num_items_in_batch`
+    head = "classifier"  # attribute of the head
+    of_texts = False  # True if the input of the head is one vector per text, by classifier_pooling
+    accepts_loss_kwargs = True  # makes Trainer of transformers pass `num_items_in_batch`
 
     def __init__(self, config: LinformerRobertaConfig):
         super().__init__(config)
         self.linformer_roberta = LinformerRobertaModel(config)
         self.reads_mean = self.of_texts and config.classifier_pooling == "mean"
-        self.wanted: Positions | None = FIRST if self.of_texts and not self.reads_mean else None
+        self.output_positions: Positions | None = FIRST if self.of_texts and not self.reads_mean else None
         self.add_head(config)
         self.post_init()
 
     def add_head(self, config: LinformerRobertaConfig) -> None:
-        """Add the head, by default that of a classifier."""
+        """Add the head, by default a classifier."""
         self.classifier = classification_head(config, config.num_labels)
 
     def forward(
@@ -296,15 +296,15 @@ class LinformerRobertaWithHead(LinformerRobertaPreTrainedModel):
         num_items_in_batch: Tensor | int | None = None,
         **unused: Any,
     ) -> Any:
-        """Logits, and the loss where there are labels: the class says of what shapes.
+        """Compute logits, and with labels the loss; shapes are in the docstrings of the classes.
 
-        The loss is the mean over these labels, or their sum over `num_items_in_batch`, the number of labels in all
-        parts of an update. The other arguments and errors are those of ``LinformerRobertaModel``.
+        The loss is the mean over the labels, or their sum divided by `num_items_in_batch`, the number of labels in all
+        microbatches of an update. The other arguments and errors are those of ``LinformerRobertaModel``.
         """
         base = self.linformer_roberta
         mask = base.padding_mask(input_ids, attention_mask, inputs_embeds)
-        everything = base.returns_states(output_hidden_states, output_attentions, mask, **unused)
-        features, states = base.features(input_ids, inputs_embeds, mask, everything, self.wanted)
+        return_states = base.returns_states(output_hidden_states, output_attentions, mask, **unused)
+        features, states = base.features(input_ids, inputs_embeds, mask, return_states, self.output_positions)
         if self.reads_mean:
             features = mean_over_text(features, mask)
         logits = self.logits(features)
@@ -312,28 +312,28 @@ class LinformerRobertaWithHead(LinformerRobertaPreTrainedModel):
         if input_ids is not None:
             logits = self.returned(logits, input_ids)
         output = self.output_class(loss=loss, logits=logits, hidden_states=states)
-        return output if base.asked("return_dict", return_dict) else output.to_tuple()
+        return output if base.resolve_flag("return_dict", return_dict) else output.to_tuple()
 
     def logits(self, features: Tensor) -> Tensor:
-        """The head's logits of the features."""
+        """Compute the logits of features."""
         return getattr(self, self.head)(features)
 
     def returned(self, logits: Tensor, input_ids: Tensor) -> Tensor:
-        """The logits that are returned; the loss is of those before."""
+        """Postprocess logits for the output; the loss is computed before."""
         return logits
 
     def loss(self, logits: Tensor, labels: Tensor, items: Tensor | int | None) -> Tensor:
-        """Cross-entropy of logits (..., classes) and labels (...), without those that are -100."""
+        """Compute the cross-entropy of logits (..., classes) and labels (...), without labels -100."""
         return mean_of(F.cross_entropy, logits.flatten(0, -2), labels.flatten(), items)
 
 
 def mean_of(loss: Callable[..., Tensor], logits: Tensor, labels: Tensor, items: Tensor | int | None) -> Tensor:
-    """A loss of PyTorch's, as the mean over the labels, or as what these are of the mean over `items` labels."""
+    """Compute a loss of PyTorch as the mean over the labels, or as their sum divided by `items`."""
     return loss(logits, labels) if items is None else loss(logits, labels, reduction="sum") / items
 
 
 class LMHead(nn.Module):
-    """Features to logits: (..., d) to (..., V)."""
+    """LM head, features (..., d) to logits (..., V)."""
 
     def __init__(self, config: LinformerRobertaConfig):
         super().__init__()
@@ -347,7 +347,7 @@ class LMHead(nn.Module):
 
 
 class LinformerRobertaForMaskedLM(LinformerRobertaWithHead):
-    """The masked language model: logits (B, n, V); labels (B, n), -100 at positions that do not count."""
+    """Masked language model: logits (B, n, V); labels (B, n), -100 at positions without loss."""
 
     output_class = MaskedLMOutput
     head = "lm_head"
@@ -364,17 +364,17 @@ class LinformerRobertaForMaskedLM(LinformerRobertaWithHead):
 
 
 def classification_head(config: LinformerRobertaConfig, classes: int) -> ClassificationHead:
-    """A new head of so many classes."""
+    """Build a classification head."""
     size, activation = config.encoder_embed_dim, ACTIVATIONS[config.pooler_activation_fn]
     dense, dropout = nn.Linear(size, size), nn.Dropout(config.pooler_dropout)
     return ClassificationHead(dense, activation, dropout, nn.Linear(size, classes))
 
 
 class LinformerRobertaForSequenceClassification(LinformerRobertaWithHead):
-    """A class, several classes or a score per text, by ``classifier_pooling``: logits (B, classes), scores (B, 1).
+    """Classifier of texts, for a class, several classes or a score each: logits (B, classes), scores (B, 1).
 
     Labels are classes (B,), for several classes per text 0 and 1 (B, classes), or scores (B,) or (B, 1).
-    ``config.problem_type`` says which; left open it follows from ``num_labels`` and the type of the labels.
+    ``config.problem_type`` selects one of them; the default depends on ``num_labels`` and the type of the labels.
     """
 
     output_class = SequenceClassifierOutput
@@ -386,8 +386,8 @@ class LinformerRobertaForSequenceClassification(LinformerRobertaWithHead):
 
     def loss(self, logits: Tensor, labels: Tensor, items: Tensor | int | None) -> Tensor:
         if self.config.problem_type is None:
-            several = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
-            self.config.problem_type = "regression" if self.config.num_labels == 1 else several
+            classes = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
+            self.config.problem_type = "regression" if self.config.num_labels == 1 else classes
         if self.config.problem_type == "regression":
             return mean_of(F.mse_loss, logits, labels.view_as(logits).to(logits.dtype), items)
         if self.config.problem_type == "multi_label_classification":
@@ -396,13 +396,13 @@ class LinformerRobertaForSequenceClassification(LinformerRobertaWithHead):
 
 
 class WordLabels(nn.Module):
-    """Gives every token of a word the logits of the word's first one, which alone is trained.
+    """Copying of the logits of a word's first token, which is the only one with a label in training, to its others.
 
-    Of two classes ``B-NAME`` and ``I-NAME`` all tokens but the first get the larger logit at ``I-NAME``, so that they
-    continue what the first begins.
+    If ``B-NAME`` and ``I-NAME`` are classes, the other tokens get the larger of their two logits at ``I-NAME`` and the
+    smaller at ``B-NAME``, so that they continue an entity.
 
     Attributes:
-        begins: (V,), whether a token begins a word; all do in a new model, whose logits stay as they are.
+        begins: (V,), True for tokens that begin a word; all True in a new model, whose logits are unchanged.
     """
 
     begins: Tensor
@@ -411,30 +411,30 @@ class WordLabels(nn.Module):
         super().__init__()
         self.register_buffer("begins", torch.ones(config.vocab_size, dtype=torch.bool))
         names = [config.id2label[number] for number in range(config.num_labels)]
-        others = [{"B": "I", "I": "B"}.get(name[:1], "") + name[1:] if name[1:2] == "-" else name for name in names]
-        self.pairs = [names.index(other) if other in names else own for own, other in enumerate(others)]
+        partners = [{"B": "I", "I": "B"}.get(name[:1], "") + name[1:] if name[1:2] == "-" else name for name in names]
+        self.pairs = [names.index(partner) if partner in names else index for index, partner in enumerate(partners)]
         self.inside = [name.startswith("I-") for name in names]
 
     def forward(self, logits: Tensor, input_ids: Tensor, bos: int) -> Tensor:
-        """(B, n, classes) of logits (B, n, classes) and token ids (B, n); a word begins after the id `bos`, too."""
+        """Return logits (B, n, classes) for logits and token ids (B, n); a word begins also after the id `bos`."""
         begins = self.begins[input_ids] | F.pad(input_ids[:, :-1], (1, 0), value=bos).eq(bos)
-        place, word = torch.arange(input_ids.size(1), device=logits.device).expand_as(input_ids), begins.cumsum(1)
-        firsts = F.pad(torch.zeros_like(place), (1, 0)).scatter(1, word * begins, place)  # words count from 1
-        first = logits.gather(1, firsts.gather(1, word).unsqueeze(-1).expand_as(logits))
-        paired, inside = first[..., self.pairs], torch.tensor(self.inside, device=logits.device)
-        following = torch.where(inside, torch.maximum(first, paired), torch.minimum(first, paired))
-        return torch.where(begins.unsqueeze(-1), logits, following)
+        index, word_ids = torch.arange(input_ids.size(1), device=logits.device).expand_as(input_ids), begins.cumsum(1)
+        starts = F.pad(torch.zeros_like(index), (1, 0)).scatter(1, word_ids * begins, index)  # words count from 1
+        initial = logits.gather(1, starts.gather(1, word_ids).unsqueeze(-1).expand_as(logits))
+        paired, inside = initial[..., self.pairs], torch.tensor(self.inside, device=logits.device)
+        continued = torch.where(inside, torch.maximum(initial, paired), torch.minimum(initial, paired))
+        return torch.where(begins.unsqueeze(-1), logits, continued)
 
     def reset_buffers(self) -> None:
-        """Let every token begin a word."""
+        """Set all tokens to begin a word."""
         self.begins.fill_(True)
 
 
 class LinformerRobertaForTokenClassification(LinformerRobertaWithHead):
-    """A class per token: logits (B, n, classes); labels (B, n), -100 at tokens that do not count.
+    """Classifier of tokens: logits (B, n, classes); labels (B, n), -100 at tokens without loss.
 
-    Training of ours labels the first token of each word, whose logits the others get here (``WordLabels``); with
-    ``inputs_embeds`` tokens are not known, and each has its own. The loss is of each token's own logits.
+    In our training the first token of each word has the label; its logits are copied to the others (``WordLabels``).
+    With ``inputs_embeds``, and in the loss, each token has its computed logits.
     """
 
     output_class = TokenClassifierOutput
@@ -455,7 +455,7 @@ class LinformerRobertaForTokenClassification(LinformerRobertaWithHead):
 
 
 class LinformerRobertaForMultipleChoice(LinformerRobertaWithHead):
-    """The best of several texts, from input (B, choices, n): logits (B, choices); labels (B,)."""
+    """Selection of one of several texts, with input (B, choices, n): logits (B, choices); labels (B,)."""
 
     output_class = MultipleChoiceModelOutput
     of_texts = True
@@ -481,7 +481,7 @@ class LinformerRobertaForMultipleChoice(LinformerRobertaWithHead):
 
 
 class LinformerRobertaForQuestionAnswering(LinformerRobertaWithHead):
-    """The first and the last token of an answer: logits (B, n) of each; positions (B,), those beyond n do not count."""
+    """First and last token of an answer: logits (B, n) of each; positions (B,), without loss beyond n."""
 
     head = "qa_outputs"
 
@@ -507,4 +507,4 @@ class LinformerRobertaForQuestionAnswering(LinformerRobertaWithHead):
         return QuestionAnsweringModelOutput(loss, *logits.unbind(-1), hidden_states)
 
     def loss(self, logits: Tensor, labels: Tensor, items: Tensor | int | None) -> Tensor:
-        return self.loss_function(*logits.unbind(-1), *labels.unbind(-1), num_items_in_batch=items)  # transformers'
+        return self.loss_function(*logits.unbind(-1), *labels.unbind(-1), num_items_in_batch=items)  # of transformers

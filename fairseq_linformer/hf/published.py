@@ -1,7 +1,7 @@
-"""Names and options of models in fairseq and in transformers: ours, RoBERTa, BERT and its relatives.
+"""Parameter names and options of models in fairseq and in transformers: ours, RoBERTa, BERT and its variants.
 
-The latter are post-norm with learned positions and full attention: ``attention=softmax`` here. Of their token types
-only the first is kept, added to the embeddings of positions.
+All but ours are post-norm with learned positions and full attention (``attention=softmax``). Only their first token
+type is used: its embedding is added to those of positions.
 """
 
 import re
@@ -19,7 +19,7 @@ from ..errors import check
 ENCODER = "encoder.sentence_encoder."
 HEAD = "classification_heads."
 
-# Names in transformers, as regular expressions, and in fairseq. HEAD stands for the name of the classification head.
+# Names in transformers, as regular expressions, and in fairseq. HEAD is replaced by the name of the head.
 OURS = (
     (r"linformer_roberta\.(.*)", rf"{ENCODER}\1"),
     (r"lm_head\.decoder\.(.*)", r"encoder.lm_head.\1"),
@@ -30,19 +30,19 @@ OURS = (
 
 def _bert_encoder(prefix: str) -> tuple[tuple[str, str], ...]:
     """Return the names of embeddings and layers in BERT and RoBERTa."""
-    layer, ours = rf"{prefix}\.encoder\.layer\.(\d+)\.", rf"{ENCODER}layers.\1."
+    layer, our_layer = rf"{prefix}\.encoder\.layer\.(\d+)\.", rf"{ENCODER}layers.\1."
     return (
         (rf"{prefix}\.embeddings\.word_embeddings\.(.*)", rf"{ENCODER}embed_tokens.\1"),
         (rf"{prefix}\.embeddings\.position_embeddings\.(.*)", rf"{ENCODER}embed_positions.\1"),
         (rf"{prefix}\.embeddings\.LayerNorm\.(.*)", rf"{ENCODER}layernorm_embedding.\1"),
-        (layer + r"attention\.self\.query\.(.*)", rf"{ours}self_attn.q_proj.\2"),
-        (layer + r"attention\.self\.key\.(.*)", rf"{ours}self_attn.k_proj.\2"),
-        (layer + r"attention\.self\.value\.(.*)", rf"{ours}self_attn.v_proj.\2"),
-        (layer + r"attention\.output\.dense\.(.*)", rf"{ours}self_attn.out_proj.\2"),
-        (layer + r"attention\.output\.LayerNorm\.(.*)", rf"{ours}self_attn_layer_norm.\2"),
-        (layer + r"intermediate\.dense\.(.*)", rf"{ours}fc1.\2"),
-        (layer + r"output\.dense\.(.*)", rf"{ours}fc2.\2"),
-        (layer + r"output\.LayerNorm\.(.*)", rf"{ours}final_layer_norm.\2"),
+        (layer + r"attention\.self\.query\.(.*)", rf"{our_layer}self_attn.q_proj.\2"),
+        (layer + r"attention\.self\.key\.(.*)", rf"{our_layer}self_attn.k_proj.\2"),
+        (layer + r"attention\.self\.value\.(.*)", rf"{our_layer}self_attn.v_proj.\2"),
+        (layer + r"attention\.output\.dense\.(.*)", rf"{our_layer}self_attn.out_proj.\2"),
+        (layer + r"attention\.output\.LayerNorm\.(.*)", rf"{our_layer}self_attn_layer_norm.\2"),
+        (layer + r"intermediate\.dense\.(.*)", rf"{our_layer}fc1.\2"),
+        (layer + r"output\.dense\.(.*)", rf"{our_layer}fc2.\2"),
+        (layer + r"output\.LayerNorm\.(.*)", rf"{our_layer}final_layer_norm.\2"),
     )
 
 
@@ -80,14 +80,14 @@ STOCK_OPTIONS = {
     "attention_dropout": "attention_probs_dropout_prob",
     "layer_norm_eps": "layer_norm_eps",
 }
-STOCK_CONSTANTS = {"pad_token_id": 1, "hidden_act": "gelu"}  # of what is exported as RoBERTa
+STOCK_CONSTANTS = {"pad_token_id": 1, "hidden_act": "gelu"}  # of exports as RoBERTa
 PAIRS_REMARK = (
     "its classifier knows a second text by token type 1, which is left out: as a cross-encoder, of pairs, it gives "
     "other scores until it is fine-tuned; of single texts the same"
 )
 HEAD_NAME = "sentence_classification_head"  # of fairseq's tasks
 
-# Activations in transformers and here. All three of the tanh kind are one formula.
+# Activations in transformers and in this package. The three with tanh are the same formula.
 ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_new": "gelu_accurate",
@@ -98,15 +98,15 @@ ACTIVATIONS = {
 
 
 class Published(NamedTuple):
-    """A type of model in transformers that becomes ours.
+    """Conversion of a type of model in transformers to ours.
 
     Attributes:
-        prefix: of the encoder's parameters where there is a head.
-        names: patterns of the parameters' names.
-        options: names of options here and there, without the activation.
-        constants: options that its configuration lacks.
-        activation: name of the option of the activation.
-        activations: its possible values.
+        prefix: prefix of the encoder's parameters in models with a head.
+        names: patterns of parameter names.
+        options: names of options in this package and in transformers, without the activation.
+        constants: options that are not in its configuration.
+        activation: name of the activation option.
+        activations: supported values of the activation.
         after_padding: True if positions count from the padding index + 1, as in RoBERTa, not from 0.
     """
 
@@ -119,8 +119,8 @@ class Published(NamedTuple):
     after_padding: bool = False
 
 
-_ROBERTA = Published("roberta.", STOCK, activations=("gelu",), after_padding=True)  # the only one of its LM head
-_DISTILBERT_OPTIONS = {name: theirs for name, theirs in STOCK_OPTIONS.items() if name != "layer_norm_eps"}
+_ROBERTA = Published("roberta.", STOCK, activations=("gelu",), after_padding=True)  # fixed in its LM head
+_DISTILBERT_OPTIONS = {name: hf_name for name, hf_name in STOCK_OPTIONS.items() if name != "layer_norm_eps"}
 _DISTILBERT_OPTIONS |= {"encoder_ffn_embed_dim": "hidden_dim", "dropout": "dropout"}
 _DISTILBERT_OPTIONS["attention_dropout"] = "attention_dropout"
 _DISTILBERT_CONSTANTS = {"layer_norm_eps": 1e-12, "pooler_activation_fn": "relu"}
@@ -134,52 +134,52 @@ PUBLISHED = {
 
 
 def fairseq_names(names: Iterable[str], patterns: Sequence[tuple[str, str]], head: str) -> dict[str, str]:
-    """Return the names in fairseq of those names in transformers that fairseq has.
+    """Translate names in transformers to names in fairseq, without those that fairseq does not have.
 
     Args:
         names: in transformers.
-        patterns: OURS, or those of another model.
+        patterns: OURS, or the patterns of another model.
         head: name of the classification head in fairseq.
     """
     translated: dict[str, str] = {}
     for name in names:
-        for pattern, ours in patterns:
+        for pattern, fairseq_name in patterns:
             if match := re.fullmatch(pattern, name):
-                translated[name] = match.expand(ours).replace("HEAD.", f"{HEAD}{head}.", 1)
+                translated[name] = match.expand(fairseq_name).replace("HEAD.", f"{HEAD}{head}.", 1)
                 break
     return translated
 
 
 def check_published(content: Mapping[str, Any], file: str) -> None:
-    """Reject what is no encoder of these types, by its config.json.
+    """Reject models that are not encoders of the supported types, by their config.json.
 
     Raises:
-        UserError: an option has another value than encoders of these types.
+        UserError: an option has a value that is not supported.
     """
-    named = content.get("model_type")
-    check(f"{file}: model_type", named, named in PUBLISHED, f"one of linformer_roberta, {', '.join(PUBLISHED)}")
-    kind, pruned = content.get("position_embedding_type", "absolute"), content.get("pruned_heads")
-    check(f"{file}: position_embedding_type", kind, kind == "absolute", "absolute")
+    family = content.get("model_type")
+    check(f"{file}: model_type", family, family in PUBLISHED, f"one of linformer_roberta, {', '.join(PUBLISHED)}")
+    embedding, pruned = content.get("position_embedding_type", "absolute"), content.get("pruned_heads")
+    check(f"{file}: position_embedding_type", embedding, embedding == "absolute", "absolute")
     check(f"{file}: pruned_heads", pruned, not pruned, "empty")
     for name in ("is_decoder", "add_cross_attention"):
         check(f"{file}: {name}", content.get(name), not content.get(name), "false: only encoders can be imported")
 
 
 def published_options(config: PretrainedConfig) -> dict[str, Any]:
-    """Return the options of our model.
+    """Return the options of our model for a configuration of transformers.
 
     Raises:
-        UserError: its activation is none of ours.
+        UserError: the activation is not supported.
     """
-    kind = PUBLISHED[config.model_type]
-    activation = getattr(config, kind.activation)
-    check(kind.activation, activation, activation in kind.activations, f"one of {', '.join(kind.activations)}")
+    spec = PUBLISHED[config.model_type]
+    activation = getattr(config, spec.activation)
+    check(spec.activation, activation, activation in spec.activations, f"one of {', '.join(spec.activations)}")
     return {
         "attention": "softmax",
         "max_positions": config.max_position_embeddings - _first_position(config),
         "activation_fn": ACTIVATIONS[activation],
-        **{ours: getattr(config, theirs) for ours, theirs in kind.options.items()},
-        **kind.constants,
+        **{fairseq_name: getattr(config, hf_name) for fairseq_name, hf_name in spec.options.items()},
+        **spec.constants,
     }
 
 
@@ -188,33 +188,33 @@ def _first_position(config: PretrainedConfig) -> int:
 
 
 def published_state(weights: Mapping[str, Tensor], config: PretrainedConfig) -> tuple[dict[str, Tensor], list[str]]:
-    """Return the parameters by their names in fairseq, and remarks on those that are left out.
+    """Return the parameters by their names in fairseq, and remarks on omitted ones.
 
     Args:
-        weights: by their names in transformers; those of an encoder that was saved without a head lack its prefix.
-        config: of the model.
+        weights: by names in transformers, which have no prefix if the encoder was saved without a head.
+        config: configuration of the model.
     """
-    kind = PUBLISHED[config.model_type]
-    # Google's first BERT models have TensorFlow's names of a norm's gains and biases.
+    spec = PUBLISHED[config.model_type]
+    # Google's first BERT models have TensorFlow's names of gains and biases of norms.
     renamed = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
     for old, new in renamed:
         weights = {name.replace(old, new): tensor for name, tensor in weights.items()}
-    if not any(name.startswith(kind.prefix) for name in weights):
-        weights = {kind.prefix + name: tensor for name, tensor in weights.items()}
-    names = fairseq_names(weights, kind.names, HEAD_NAME)
+    if not any(name.startswith(spec.prefix) for name in weights):
+        weights = {spec.prefix + name: tensor for name, tensor in weights.items()}
+    names = fairseq_names(weights, spec.names, HEAD_NAME)
     head = {f"{HEAD}{HEAD_NAME}.{part}.weight" for part in ("dense", "out_proj")}
-    if not head <= {*names.values()}:  # a pooler alone, or a head of another kind
-        names = {theirs: ours for theirs, ours in names.items() if not ours.startswith(HEAD)}
-    state = {ours: weights[theirs].float() for theirs, ours in names.items()}
-    positions, first = f"{ENCODER}embed_positions.weight", _first_position(config)
-    types = weights.get(f"{kind.prefix}embeddings.token_type_embeddings.weight")
+    if not head <= {*names.values()}:  # only a pooler, or a head of another type
+        names = {hf_name: fairseq_name for hf_name, fairseq_name in names.items() if not fairseq_name.startswith(HEAD)}
+    state = {fairseq_name: weights[hf_name].float() for hf_name, fairseq_name in names.items()}
+    positions, first_position = f"{ENCODER}embed_positions.weight", _first_position(config)
+    types = weights.get(f"{spec.prefix}embeddings.token_type_embeddings.weight")
     if positions in state:
-        if types is not None and bool(types[0].any()):  # zeros in exports
+        if types is not None and bool(types[0].any()):  # zero in our exports
             state[positions] = state[positions] + types[0].float()
-        if first != FIRST_POSITION:
-            state[positions] = F.pad(state[positions][first:], (0, 0, FIRST_POSITION, 0))
-    lost = {name.rpartition(".")[0] for name in weights if name not in names and ".embeddings." not in name}
-    remarks = [f"left out: {', '.join(sorted(lost))}"] if lost else []
+        if first_position != FIRST_POSITION:
+            state[positions] = F.pad(state[positions][first_position:], (0, 0, FIRST_POSITION, 0))
+    omitted = {name.rpartition(".")[0] for name in weights if name not in names and ".embeddings." not in name}
+    remarks = [f"left out: {', '.join(sorted(omitted))}"] if omitted else []
     if head <= state.keys() and types is not None and len(types) > 1 and not torch.equal(types[0], types[1]):
         remarks.append(PAIRS_REMARK)
     return state, remarks

@@ -1,10 +1,10 @@
 """Conversion of tokenizers to tokenizer.json and tokenizer_config.json of transformers.
 
-The ids are those of training: fairseq's dictionary numbers the pieces, <s> 0, <pad> 1, </s> 2, <unk> 3, <mask> last.
+The ids are those of fairseq's dictionary: <s> 0, <pad> 1, </s> 2, <unk> 3, pieces, and <mask> last.
 
-transformers' own converters of sentencepiece models are not used: they give other ids for characters with combining
-marks (``normalizer.py``) and for the names of bytes in a text, offsets that include the space before a word, and they
-differ between versions 4.57 and 5. Only their reader of the model file is.
+transformers' converters of sentencepiece models are not used, except their reader of the model file. They produce
+other ids for characters with combining marks (``normalizer.py``) and for names of bytes in a text. Their offsets
+include the space before a word. They differ between versions 4.57 and 5.
 """
 
 import base64
@@ -37,7 +37,7 @@ from ..errors import UserError, check
 from .normalizer import SPACE, build_normalizer
 
 CONFIG_FILE = "tokenizer_config.json"
-FAIRSEQ_FILES = "fairseq_files"  # in that file, which transformers saves with all its entries: names and base64
+FAIRSEQ_FILES = "fairseq_files"  # entry of that file, which transformers preserves: names and base64
 
 _CONFIG: dict[str, Any] = {
     "tokenizer_class": "PreTrainedTokenizerFast",
@@ -49,9 +49,9 @@ _BOS, _PAD, _EOS, _UNK, _MASK = "<s>", "<pad>", "</s>", "<unk>", "<mask>"
 SPECIAL = (_BOS, _PAD, _EOS, _UNK)  # ids 0 to 3
 _UNIGRAM, _BPE = 1, 2  # of sentencepiece_model.proto: types of models, and of pieces
 _NORMAL, _USER_DEFINED, _BYTE = 1, 4, 6
-_HAIR_SPACE = "\u200a"  # in no text that a rule of sentencepiece has normalized
+_HAIR_SPACE = "\u200a"  # removed from texts by all rules of sentencepiece
 
-# Texts on which tokenizers differ: all kinds of white space, unknown characters, normalization, the empty text.
+# Texts that distinguish tokenizers: white space, unknown characters, normalization, the empty text.
 SAMPLE = (
     "",
     " ",
@@ -86,44 +86,44 @@ def write_tokenizer(
 ) -> str:
     """Write tokenizer.json and tokenizer_config.json, and compare their ids with those of `tokenizer`.
 
-    Rows are ``<s> A </s>``, and ``<s> A </s> </s> B </s>`` for pairs, as in fairseq's ``sentence_prediction``. Symbols
-    of the dictionary that are no pieces, such as madeupword0000, keep their ids, with a space before their names, so
-    that no text is taken for one. docs/export.md, "The tokenizer", lists the texts with other ids than in training.
+    Sequences are ``<s> A </s>``, and ``<s> A </s> </s> B </s>`` for pairs, as in fairseq's ``sentence_prediction``.
+    Symbols of the dictionary that are no pieces, such as madeupword0000, keep their ids; their names get a leading
+    space, so that they do not match text. docs/export.md, "The tokenizer", lists texts with other ids than in training.
 
     Args:
-        tokenizer: with its dictionary, which may lack <mask>.
-        folder: to write into.
-        max_length: tokens of the longest row, special symbols included.
-        truncation_side: end of a long text that is cut off, "right" or "left".
-        init_token: True if rows begin with <s>.
-        separator: True if another </s> comes before the second text.
-        one_line: True if tabs, line breaks and the like are spaces, as in labelled texts.
-        files: folder of the tokenizer in fairseq's form, to be included in tokenizer_config.json.
+        tokenizer: its dictionary may lack <mask>.
+        folder: existing output folder.
+        max_length: maximum number of tokens, including special symbols.
+        truncation_side: end at which long texts are truncated, "right" or "left".
+        init_token: True if sequences begin with <s>.
+        separator: True if another </s> precedes the second text.
+        one_line: True if all white space becomes spaces, as in labelled texts.
+        files: folder of the tokenizer in fairseq's format, to include in tokenizer_config.json.
 
     Returns:
-        The name of <mask> in them.
+        The name of <mask> in these files.
 
     Raises:
-        UserError: this format cannot give the same ids.
+        UserError: this format cannot reproduce the ids.
     """
     exported = build_tokenizer(tokenizer)
     if one_line:
-        # As WHITESPACE, but the ends of a text are not stripped: those around <mask> are ends here, too.
+        # Like WHITESPACE but without stripping, because the parts of a text around <mask> have ends, too.
         steps = [normalizers.Replace(Regex(_line_white_space()), " ")]
         exported.normalizer = normalizers.Sequence([*steps, exported.normalizer] if exported.normalizer else steps)
         _check_equal(tokenizer, exported, SAMPLE, [WHITESPACE.sub(" ", line) for line in SAMPLE])
     last = exported.get_vocab_size() - 1
     bos, pad, eos, unk, mask = (str(exported.id_to_token(number)) for number in (*range(4), last))
-    first = [bos, "$A", eos] if init_token else ["$A", eos]
-    pair = [*first, *([eos] if separator else []), "$B", eos]
+    one_text = [bos, "$A", eos] if init_token else ["$A", eos]
+    pair = [*one_text, *([eos] if separator else []), "$B", eos]
     special = [(bos, 0), (eos, 2)] if init_token else [(eos, 2)]
-    template = processors.TemplateProcessing(single=first, pair=pair, special_tokens=special)
-    # Offsets exclude the space before a word, which in pieces of bytes belongs to its first one. A lone mark that ends
+    template = processors.TemplateProcessing(single=one_text, pair=pair, special_tokens=special)
+    # Offsets exclude the space before a word, which byte-level tokenizers add to its first piece. A lone mark that ends
     # in white space gets an empty span.
     with_space = any(name in repr(exported.pre_tokenizer) for name in ("ByteLevel(", _HAIR_SPACE))
     trimmed = processors.Sequence([processors.ByteLevel(trim_offsets=True), template])
     exported.post_processor = trimmed if with_space else template
-    # Its own save raises a plain Exception on a full disk.
+    # Tokenizer.save raises a plain Exception on a full disk.
     (folder / TOKENIZER_FILE).write_text(exported.to_str(pretty=True), encoding="utf-8")
     names = {"bos": bos, "cls": bos, "pad": pad, "eos": eos, "sep": eos, "unk": unk, "mask": mask}
     config = _CONFIG | {"model_max_length": max_length, "truncation_side": truncation_side}
@@ -136,10 +136,10 @@ def write_tokenizer(
 
 
 def build_tokenizer(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
-    """Build a tokenizer of Hugging Face with the ids of `tokenizer`, which adds no <s> and </s>.
+    """Build a tokenizer of Hugging Face with the ids of `tokenizer`, without adding <s> and </s>.
 
     Raises:
-        UserError: it gives other ids for SAMPLE or for the text of a piece.
+        UserError: ids of SAMPLE or of the text of a piece differ.
     """
     with TemporaryDirectory() as name:
         tokenizer.save(Path(name))
@@ -156,12 +156,12 @@ def build_tokenizer(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
 
 
 def drop_line_normalizer(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of a tokenizer.json without the normalizer of ``one_line``, as it was imported."""
+    """Return the content of a tokenizer.json without the normalizer that ``one_line`` adds."""
     steps = (content["normalizer"] or {}).get("normalizers") or [{}]
     if steps[0].get("pattern") != {"Regex": _line_white_space()}:
         return content
-    following = {"type": "Sequence", "normalizers": steps[1:]} if len(steps) > 2 else next(iter(steps[1:]), None)
-    return content | {"normalizer": following}
+    remaining = {"type": "Sequence", "normalizers": steps[1:]} if len(steps) > 2 else next(iter(steps[1:]), None)
+    return content | {"normalizer": remaining}
 
 
 def _line_white_space() -> str:
@@ -169,22 +169,22 @@ def _line_white_space() -> str:
 
 
 def word_starts(tokenizer: Tokenizer, folder: Path) -> np.ndarray | None:
-    """Return True for each id that begins a word, bool (V,), special symbols but <unk> included; None if unknown.
+    """Return True for each id that begins a word, or is special and not <unk>, bool (V,); None if unknown.
 
-    In GPT-2's BPE the first word of a text has no mark.
+    In GPT-2's BPE the first word of a text is not marked.
 
     Args:
-        tokenizer: of the training.
-        folder: with the tokenizer.json of its export.
+        tokenizer: tokenizer of the training.
+        folder: folder with the exported tokenizer.json.
     """
     if isinstance(tokenizer, JsonTokenizer):
-        return None  # in WordPiece a comma after a word is the same piece as a comma alone
+        return None  # in WordPiece no piece marks the space before it
     mark = "\u0120" if isinstance(tokenizer, GPT2Tokenizer) else SPACE
     ids = tokenizers.Tokenizer.from_file(str(folder / TOKENIZER_FILE)).get_vocab()
     starts = np.zeros(len(ids), dtype=bool)
     special = (_BOS, _PAD, _EOS, _MASK)
     starts[[number for name, number in ids.items() if name.startswith(mark) or name in special]] = True
-    # Where the pieces of a text differ from those of its words alone, which training encodes, ids do not tell.
+    # Training encodes words separately. If a text has other pieces than its words, word starts are unknown.
     words = ("It", "was", "best,", "of-times", "漢", "字a", "U.N.", "12,345.67", "Don't", "\U0001f600x", "xxxxxx")
     ((row,),), (sizes,) = encode_words([Example(words, None)], tokenizer, where="", before=0)
     (text,) = tokenizer.encode([" ".join(words)])
@@ -196,20 +196,20 @@ def word_starts(tokenizer: Tokenizer, folder: Path) -> np.ndarray | None:
 
 
 def _symbol_names(dictionary: Dictionary, pieces: Iterable[str]) -> list[str]:
-    """Return the names of all ids in order; symbols that are no pieces get a space, which no text has there."""
-    known = {*pieces, *SPECIAL, _MASK}
-    names = [symbol if symbol in known else f" {symbol}" for symbol in dictionary.symbols]
+    """Return the names of all ids in order; symbols that are no pieces get a leading space, which matches no text."""
+    piece_names = {*pieces, *SPECIAL, _MASK}
+    names = [symbol if symbol in piece_names else f" {symbol}" for symbol in dictionary.symbols]
     return names if _MASK in names else [*names, _MASK]
 
 
 def _check_present(pieces: Iterable[str], dictionary: Dictionary) -> None:
-    """Reject a dictionary without some of the pieces: these are <unk> in training, and ids in tokenizer.json."""
+    """Reject a dictionary that lacks pieces: they are <unk> in training, but ids in tokenizer.json."""
     missing = [piece for piece in pieces if piece not in dictionary]
     check("dict.txt", f"a dictionary without {missing[:3]}", not missing, "one with all pieces of the subword model")
 
 
 def _gpt2(folder: Path, dictionary: Dictionary) -> tuple[tokenizers.Tokenizer, list[str]]:
-    """Convert GPT-2's BPE; also return the text of its pieces."""
+    """Convert GPT-2's BPE; also return the texts of its pieces."""
     encoder = get_encoder(str(folder / ENCODER_FILE), str(folder / MERGES_FILE))
     _check_present(map(str, encoder.encoder.values()), dictionary)
     pieces = {str(number): piece for number, piece in encoder.decoder.items()}
@@ -222,20 +222,20 @@ def _gpt2(folder: Path, dictionary: Dictionary) -> tuple[tokenizers.Tokenizer, l
 
 
 def _sentencepiece(path: Path, tokenizer: Tokenizer) -> tuple[tokenizers.Tokenizer, list[str]]:
-    """Convert a sentencepiece model; also return the text of its pieces and of other symbols of the dictionary."""
+    """Convert a sentencepiece model; also return the texts of its pieces and of other symbols of the dictionary."""
     model, processor = import_protobuf().ModelProto(), SentencePieceProcessor(model_file=str(path))
     model.ParseFromString(path.read_bytes())
-    kind, spec = model.trainer_spec.model_type, model.normalizer_spec
-    check("model_type", kind, kind in (_UNIGRAM, _BPE), f"{_UNIGRAM} (unigram) or {_BPE} (BPE) of sentencepiece")
+    type_id, spec = model.trainer_spec.model_type, model.normalizer_spec
+    check("model_type", type_id, type_id in (_UNIGRAM, _BPE), f"{_UNIGRAM} (unigram) or {_BPE} (BPE) of sentencepiece")
     pieces, symbols = _scores(model), tokenizer.dictionary.symbols[tokenizer.dictionary.nspecial :]
     _check_present(pieces, tokenizer.dictionary)
-    convert = _unigram if kind == _UNIGRAM else _sentencepiece_bpe
+    convert = _unigram if type_id == _UNIGRAM else _sentencepiece_bpe
     exported = tokenizers.Tokenizer(convert(model, _symbol_names(tokenizer.dictionary, pieces)))
     exported.normalizer = build_normalizer(spec, processor)
-    # fairseq drops white space that the model leaves in the text, and looks up each part of the text alone.
+    # fairseq drops white space that the model keeps, and looks up the parts of the text separately.
     kept_spaces = [space for space in WHITE_SPACE if space in "".join(processor.Encode(f"a{space}a", out_type=str))]
     behaviors = {"removed": "".join(kept_spaces), "isolated": _absent_from_pieces(model)}
-    splits = [pre_tokenizers.Split(Regex(f"[{found}]"), behavior) for behavior, found in behaviors.items() if found]
+    splits = [pre_tokenizers.Split(Regex(f"[{chars}]"), behavior) for behavior, chars in behaviors.items() if chars]
     if steps := _split_words(_word_mark(model)) + splits:
         exported.pre_tokenizer = pre_tokenizers.Sequence(steps)
     decoding = [decoders.Replace(Regex(f"{SPACE}{_HAIR_SPACE}?"), " "), decoders.ByteFallback(), decoders.Fuse()]
@@ -247,16 +247,16 @@ def _sentencepiece(path: Path, tokenizer: Tokenizer) -> tuple[tokenizers.Tokeniz
 
 
 def _scores(model: Any, *types: int) -> dict[str, float]:
-    """Return the pieces of some types with their scores; by default all that encoding gives. Without <mask>."""
+    """Return the scores of pieces of the given types without <mask>; by default of all that encoding returns."""
     types = types or (_NORMAL, _USER_DEFINED, *([_BYTE] if model.trainer_spec.byte_fallback else []))
     return {piece.piece: piece.score for piece in model.pieces if piece.type in types and piece.piece != _MASK}
 
 
 def _word_mark(model: Any) -> str:
-    """Return the mark that begins each word in tokenizer.json; empty where pieces span words and text is not split.
+    """Return the mark that begins each word in tokenizer.json; empty if pieces span words.
 
-    The mark ends in white space, so that a lone mark has an empty span; not in BPE, where each of two characters would
-    be a piece, nor where a text that is not normalized can contain that character.
+    The mark ends in white space, so that a lone mark has an empty span. Exceptions are BPE, where it would be two
+    pieces, and models without normalization, whose texts can contain that character.
     """
     pieces, spec = _scores(model), model.normalizer_spec
     if not spec.add_dummy_prefix or SPACE not in pieces or any(SPACE in piece[1:] for piece in pieces):
@@ -266,7 +266,7 @@ def _word_mark(model: Any) -> str:
 
 
 def _split_words(mark: str) -> list[pre_tokenizers.PreTokenizer]:
-    """Split a text into words whose offsets exclude the space before them; the mark replaces it."""
+    """Return steps that split a text into words and replace the space before a word by the mark."""
     if not mark:
         return []
     split = pre_tokenizers.Split(SPACE, "merged_with_next")
@@ -275,15 +275,15 @@ def _split_words(mark: str) -> list[pre_tokenizers.PreTokenizer]:
     if mark == SPACE:
         return [split, bare, marked]
     spaced = pre_tokenizers.Metaspace(_HAIR_SPACE, prepend_scheme="always", split=False)
-    lone = pre_tokenizers.Split(Regex(f"(?<=^{_HAIR_SPACE}){SPACE}"), "removed")  # without a word after it
+    lone = pre_tokenizers.Split(Regex(f"(?<=^{_HAIR_SPACE}){SPACE}"), "removed")  # without a following word
     return [split, bare, spaced, lone, marked]
 
 
 def _absent_from_pieces(model: Any) -> str:
-    """Return the characters of <0x41>, <unk>, … that are in no piece, of a model with pieces of bytes.
+    """Return the characters of <0x41>, <unk>, … that are in no piece, for a model with byte pieces.
 
-    A text is split there: each such character becomes its bytes. Otherwise a whole name, an entry of the vocabulary,
-    would be preferred in a text where one of its characters is unknown.
+    Texts are split at these characters, which become bytes. Otherwise such a name in a text would match its entry in
+    the vocabulary.
     """
     if not model.trainer_spec.byte_fallback:
         return ""
@@ -292,16 +292,16 @@ def _absent_from_pieces(model: Any) -> str:
 
 
 def _unigram(model: Any, names: list[str]) -> models.Unigram:
-    """Convert a unigram model. Every entry is searched in a text, so symbols that are no pieces get a low score.
+    """Convert a unigram model. All entries can match text, so symbols that are no pieces get a low score.
 
-    An unknown character costs ten more than the lowest score. This matters where a piece has a character that is no
-    piece: there no score is lower than in the model.
+    The score of an unknown character is the lowest score minus ten. So if a piece has a character that is no piece, no
+    score may be lower than those of the model.
     """
     normal = _scores(model, _NORMAL)
     lowest, highest = min(normal.values()), max(normal.values())
     is_closed = all(character in normal for piece in normal for character in piece)
     never = 1000 * min(lowest, -1.0) if is_closed else lowest
-    # As in sentencepiece: a long symbol wins over all pieces of its characters.
+    # As in sentencepiece, a user-defined symbol has priority over the pieces of its characters.
     user_defined = {symbol: len(symbol.encode()) * highest - 0.1 for symbol in _scores(model, _USER_DEFINED)}
     scores = {**normal, **user_defined, **dict.fromkeys((*SPECIAL, _MASK), never)}
     mark = _word_mark(model) or SPACE
@@ -310,12 +310,12 @@ def _unigram(model: Any, names: list[str]) -> models.Unigram:
 
 
 def _sentencepiece_bpe(model: Any, names: list[str]) -> models.BPE:
-    """Convert a BPE: sentencepiece joins the pair whose piece has the highest score; here each pair has a rank."""
+    """Convert a BPE: sentencepiece merges the pair with the highest score, tokenizer.json that of the first rank."""
     normal = _scores(model, _NORMAL)
     merges = []
     for piece in sorted(normal, key=lambda piece: -normal[piece]):
         halves = [(piece[:cut], piece[cut:]) for cut in range(1, len(piece))]
-        # In a run of one character, which is joined from the left, the longer half comes first.
+        # Repeated characters are merged from the left, so the longer half comes first.
         merges += sorted((pair for pair in halves if normal.keys() >= set(pair)), key=lambda pair: -len(pair[0]))
     vocabulary = {name: number for number, name in enumerate(names)}
     fallback = model.trainer_spec.byte_fallback
@@ -325,7 +325,7 @@ def _sentencepiece_bpe(model: Any, names: list[str]) -> models.BPE:
 def _check_equal(
     tokenizer: Tokenizer, exported: tokenizers.Tokenizer, lines: Sequence[str], trained: Sequence[str] | None = None
 ) -> None:
-    """Reject other ids than those of `tokenizer`, whose training may encode the lines in another form, `trained`."""
+    """Reject ids that differ from those of `tokenizer`; `trained` has the lines as in training, if different."""
     encoded = exported.encode_batch(list(lines), add_special_tokens=False)
     for line, ids, row in zip(lines, tokenizer.encode(lines if trained is None else trained), encoded, strict=True):
         if ids.tolist() != row.ids:

@@ -1,1 +1,1 @@
-"""The model: from its options to the encoder, and what checkpoints have of it."""
+"""The model: options, encoder, and loading of checkpoints."""

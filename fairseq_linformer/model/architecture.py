@@ -1,4 +1,4 @@
-"""The sizes of an architecture, and the completion of options that a user left open: nothing here imports fairseq."""
+"""Sizes of architectures, and defaults of options that a user does not set. This module does not import fairseq."""
 
 from collections.abc import Mapping
 from dataclasses import Field, fields
@@ -11,7 +11,7 @@ from ..attention.options import AttentionConfig, spread_over_layers
 from ..errors import check
 
 # The options of single mechanisms, and those of E and F.
-MECHANISM_OPTIONS: dict[str, Field] = {one.name: one for kind in ATTENTIONS.values() for one in fields(kind.Options)}
+MECHANISM_OPTIONS: dict[str, Field] = {opt.name: opt for kind in ATTENTIONS.values() for opt in fields(kind.Options)}
 PROJECTION_OPTIONS = (
     "projection",
     "projection_init",
@@ -24,7 +24,7 @@ PROJECTION_OPTIONS = (
 
 # The options that may differ per layer; numbers between FIRST and LAST are rounded to a multiple of the value.
 PER_LAYER: dict[str, int] = {"projected_length": 1}
-PER_LAYER |= {name: one.metadata["multiple"] for name, one in MECHANISM_OPTIONS.items() if one.metadata["per_layer"]}
+PER_LAYER |= {name: opt.metadata["multiple"] for name, opt in MECHANISM_OPTIONS.items() if opt.metadata["per_layer"]}
 
 
 def _sizes(layers: int, embed_dim: int) -> dict[str, int]:
@@ -59,32 +59,32 @@ class Architecture(AttentionConfig, Protocol):
 
 
 def architecture_defaults(name: str) -> dict[str, int | bool]:
-    """Return the sizes of an architecture, for an unknown one those of the base. The user's values win over them."""
+    """Return the default sizes of an architecture; an unknown one has those of the base architecture."""
     return {"layernorm_embedding": True, **ARCHITECTURES.get(name, ARCHITECTURES["linformer_roberta_base"])}
 
 
 def fill_in(architecture: str, args: Any) -> None:
-    """Give ``args``, a Namespace or a config, the sizes that it leaves open, in place, as fairseq asks for."""
+    """Set the sizes that are None in ``args``, a Namespace or a config, in place, as fairseq requires."""
     for name, size in architecture_defaults(architecture).items():
         if getattr(args, name, None) is None:
             setattr(args, name, size)
 
 
 def projection_defaults(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of the projection; those left open are as in fairseq's examples/linformer."""
-    kind, k = PROJECTIONS[options["projection"]], options["projected_length"]
+    """Return the options of the projection; the defaults are those of fairseq's examples/linformer."""
+    projection, k = PROJECTIONS[options["projection"]], options["projected_length"]
     return {
         "projected_length": max(1, options["max_positions"] // 4) if k is None else k,
-        "sharing": options["sharing"] or kind.SHARINGS[0],
-        "projection_init": options["projection_init"] or next(iter(kind.INITIALISATIONS), None),
+        "sharing": options["sharing"] or projection.SHARINGS[0],
+        "projection_init": options["projection_init"] or next(iter(projection.INITIALISATIONS), None),
     }
 
 
 def per_layer_lists(options: Mapping[str, Any]) -> dict[str, list[int]]:
-    """Return the list of each option that may differ per layer, unless it is left open.
+    """Return the values per layer of each option that may differ per layer and is not None.
 
     Raises:
-        UserError: ``spread_over_layers`` cannot read a value.
+        UserError: ``spread_over_layers`` rejects a value.
     """
     return {
         name: spread_over_layers(name, options[name], options["encoder_layers"], multiple)
@@ -97,25 +97,25 @@ def layers_to_keep(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the number of layers after pruning, and the lists of the options that may differ per layer.
 
     Raises:
-        UserError: ``encoder_layers_to_keep`` is no list of layers, leaves out one that the others need, or gives one
-            another kind by its new number.
+        UserError: ``encoder_layers_to_keep`` is no list of layers, omits a layer that the others need, or changes the
+            type of a layer, which depends on its index.
     """
     layers, pruning, lists = options["encoder_layers"], options["encoder_layers_to_keep"], per_layer_lists(options)
-    kept = _kept_layers(pruning, layers) if pruning else range(layers)
+    remaining = _remaining_layers(pruning, layers) if pruning else range(layers)
     allowed = "a list that has layer 0, because value_residual=true needs its values"
-    check("encoder_layers_to_keep", pruning, not pruning or 0 in kept or not options["value_residual"], allowed)
-    kind = get_attention(options["attention"]).Options.read(SimpleNamespace(**options)).kind_of_layer
-    for new, old in enumerate(kept):
+    check("encoder_layers_to_keep", pruning, not pruning or 0 in remaining or not options["value_residual"], allowed)
+    layer_type = get_attention(options["attention"]).Options.read(SimpleNamespace(**options)).kind_of_layer
+    for new, old in enumerate(remaining):
         allowed = "a list that leaves each layer its kind with attention={}: layer {}, {}, would be layer {}, {}"
-        allowed = allowed.format(options["attention"], old, kind(old), new, kind(new))
-        check("encoder_layers_to_keep", pruning, kind(old) == kind(new), allowed)
-    lists = {name: [whole[layer] for layer in kept] for name, whole in lists.items()}
-    return {**lists, "encoder_layers": len(kept), "encoder_layers_to_keep": None}
+        allowed = allowed.format(options["attention"], old, layer_type(old), new, layer_type(new))
+        check("encoder_layers_to_keep", pruning, layer_type(old) == layer_type(new), allowed)
+    lists = {name: [values[layer] for layer in remaining] for name, values in lists.items()}
+    return {**lists, "encoder_layers": len(remaining), "encoder_layers_to_keep": None}
 
 
-def _kept_layers(value: str, layers: int) -> list[int]:
-    """Return the layers that pruning keeps, from the first on, as fairseq's ``prune_state_dict`` numbers them."""
-    kept = sorted({int(layer) if layer.strip().isdigit() else layers for layer in value.split(",")})
+def _remaining_layers(value: str, layers: int) -> list[int]:
+    """Return the layers that pruning keeps, in ascending order, as in fairseq's ``prune_state_dict``."""
+    remaining = sorted({int(layer) if layer.strip().isdigit() else layers for layer in value.split(",")})
     allowed = f"numbers from 0 to {layers - 1}, each once, separated by commas"
-    check("encoder_layers_to_keep", value, len(kept) == len(value.split(",")) and kept[-1] < layers, allowed)
-    return kept
+    check("encoder_layers_to_keep", value, len(remaining) == len(value.split(",")) and remaining[-1] < layers, allowed)
+    return remaining

@@ -1,6 +1,6 @@
 """Batches of token ids: checks, padding, and positions whose features are needed.
 
-Dimensions: B batch, n sequence length, d embedding. Nothing here imports fairseq.
+Dimensions: B batch, n sequence length, d embedding. This module does not import fairseq.
 """
 
 import torch
@@ -8,12 +8,12 @@ from torch import Tensor
 
 from ..errors import UserError
 
-# N of B x n positions: a boolean (B, n), True at these; their numbers (N,), row by row; or (slice(None), i), N = B.
+# N of B x n positions: a boolean mask (B, n); flat indices (N,) into B x n; or (slice(None), i), where N = B.
 Positions = Tensor | tuple[slice, int]
 
 
 def select_positions(x: Tensor, positions: Positions | None) -> Tensor:
-    """(B, n, d) -> (N, d); by numbers, unlike by a boolean mask, a GPU need not be waited for."""
+    """Select N positions: (B, n, d) -> (N, d). Indices, unlike a boolean mask, need no synchronization with a GPU."""
     if positions is None:
         return x
     numbered = isinstance(positions, Tensor) and positions.dim() == 1
@@ -21,23 +21,23 @@ def select_positions(x: Tensor, positions: Positions | None) -> Tensor:
 
 
 def mean_over_text(features: Tensor, padding_mask: Tensor | None) -> Tensor:
-    """Average features (B, n, d) over positions that are no padding: (B, d); mask (B, n), None without padding."""
+    """Average features (B, n, d) over unpadded positions: (B, d); the mask is (B, n), None without padding."""
     if padding_mask is None:
         return features.mean(1)
-    real = ~padding_mask.unsqueeze(-1)
-    sums = (features * real).sum(1, dtype=torch.promote_types(features.dtype, torch.float32))
-    return (sums / real.sum(1)).to(features.dtype)
+    is_token = ~padding_mask.unsqueeze(-1)
+    sums = (features * is_token).sum(1, dtype=torch.promote_types(features.dtype, torch.float32))
+    return (sums / is_token.sum(1)).to(features.dtype)
 
 
 def may_be_padded(padding_mask: Tensor) -> bool:
-    """Return True if a position is padding; on a GPU, where looking stops the host, and compiled, always True."""
+    """Return True if a position is padding; on a GPU, to avoid synchronization, and when compiled, always True."""
     return padding_mask.device.type != "cpu" or torch.compiler.is_compiling() or bool(padding_mask.any())
 
 
 def misplaced_padding(padding_mask: Tensor) -> int | None:
-    """Return the first row of (B, n) that has padding before a token, or no token; None where padding is on the right.
+    """Return the first sequence of (B, n) with padding before a token, or without a token; None if there is none.
 
-    Also None on a GPU, and while PyTorch compiles.
+    Always None on a GPU, and while PyTorch compiles.
     """
     if padding_mask.device.type != "cpu" or torch.compiler.is_compiling():
         return None
@@ -46,7 +46,7 @@ def misplaced_padding(padding_mask: Tensor) -> int | None:
 
 
 def check_length(length: int, longest: int) -> None:
-    """Reject a sequence beyond the longest."""
+    """Reject a sequence of more than `longest` tokens."""
     if length > longest:
         raise UserError(f"a sequence of {length} tokens is longer than max_positions={longest}")
 
@@ -58,19 +58,19 @@ def check_tokens(tokens: Tensor, padding_mask: Tensor, vocabulary: int, longest:
         tokens: token ids, (B, n).
         padding_mask: (B, n), True where padded.
         vocabulary: number of ids.
-        longest: of sequences.
+        longest: maximum of n.
 
     Raises:
-        UserError: n is beyond `longest`, and on the CPU also where an id is not in the vocabulary or padding precedes a
-            token: looking at values on a GPU would stop the host.
+        UserError: n exceeds `longest`; on the CPU also if an id is not in the vocabulary or padding precedes a token
+            (tests that would synchronize with a GPU).
     """
     check_length(tokens.size(1), longest)
     if tokens.device.type != "cpu" or torch.compiler.is_compiling():
         return
-    smallest, largest = (int(end) for end in tokens.aminmax())
+    smallest, largest = (int(extreme) for extreme in tokens.aminmax())
     if smallest < 0 or largest >= vocabulary:
-        unknown = smallest if smallest < 0 else largest
-        raise UserError(f"token id {unknown} is not in the vocabulary: ids are from 0 to {vocabulary - 1}")
+        invalid_id = smallest if smallest < 0 else largest
+        raise UserError(f"token id {invalid_id} is not in the vocabulary: ids are from 0 to {vocabulary - 1}")
     row = misplaced_padding(padding_mask)
     if row is not None:
         raise UserError(f"row {row} has padding before a token, or no token: padding must be on the right")

@@ -1,6 +1,6 @@
-"""Compatibility with fairseq's ``examples/linformer``, its flags and parameters, its RoBERTa, and with earlier code."""
+"""Compatibility with the flags and parameters of fairseq's ``examples/linformer`` and of its RoBERTa."""
 
-# No postponed annotations here: fairseq and OmegaConf read the types of the fields at run time.
+# No postponed annotations: fairseq and OmegaConf read the types of the fields at run time.
 
 import logging
 import re
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class ExampleFlags(FairseqDataclass):
-    """The flags of the example, which ``translate_flags`` reads; None where they are not given."""
+    """The flags of fairseq's example, None by default (see ``translate_flags``)."""
 
     compressed: Optional[int] = option(None, "n / k, another way to give projected_length")
     shared_kv_compressed: Optional[int] = option(None, "1: sharing=key-value; 0: another sharing")
@@ -29,13 +29,13 @@ class ExampleFlags(FairseqDataclass):
 
 
 def translate_flags(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the changes of options that the example's flags mean; the flags themselves become None.
+    """Translate the example's flags into changes of options; the flags themselves become None.
 
-    ``compressed`` is n / k; ``shared_kv_compressed`` is sharing=key-value; ``shared_layer_kv_compressed``
-    sharing=layerwise, whatever the former is; both 0, headwise; ``freeze_compress`` is freeze_projection.
+    ``compressed`` is n / k. ``shared_layer_kv_compressed`` is sharing=layerwise and has priority over
+    ``shared_kv_compressed``, sharing=key-value; both 0 are headwise. ``freeze_compress`` is freeze_projection.
 
     Raises:
-        UserError: a flag's value cannot work, or contradicts an option that says the same.
+        UserError: a flag has an invalid value, or contradicts the option that it translates to.
     """
     changes: dict[str, Any] = {}
     ratio, n = options["compressed"], options["max_positions"]
@@ -58,11 +58,11 @@ def translate_flags(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def rename_parameters(state: dict[str, Tensor]) -> None:
-    """Give the parameters of a checkpoint our names, in place; a checkpoint of ours is left unchanged.
+    """Rename the parameters of a checkpoint to our names, in place; our own checkpoints stay unchanged.
 
-    From the example: ``compress_k`` and ``compress_v`` are E and F; where F is E it has no name of its own there. The
-    bias of its shared layer is in no formula. From fairseq's RoBERTa: the ``in_proj`` of 2019 is split into queries,
-    keys and values. ``version`` counts the formats of fairseq's own modules.
+    In the example ``compress_k`` is E, and ``compress_v`` is F, which is absent where F is E. The bias of its shared
+    layer is unused. In fairseq's RoBERTa of 2019 ``in_proj`` concatenates queries, keys and values. ``version`` is
+    the format of fairseq's modules.
     """
     for name in list(state):
         if name.endswith("self_attn.compress_k.weight"):
@@ -83,9 +83,9 @@ def rename_parameters(state: dict[str, Tensor]) -> None:
 
 
 def add_multipliers(state: dict[str, Tensor], model: nn.Module) -> None:
-    """Add the multiplier of E and F, in place, to a checkpoint without any, as the example's: c = 1.
+    """Add the multiplier of E and F, c = 1, in place, to a checkpoint without one, such as the example's.
 
-    One that lacks some, where others are not 1, is damaged: they stay missing, and it is rejected.
+    If other multipliers differ from 1, the checkpoint is damaged: nothing is added, and loading rejects it.
     """
     multipliers = [value for name, value in state.items() if name.endswith("_projection.multiplier")]
     if not all(value.numel() == 1 and value.item() == 1 for value in multipliers):

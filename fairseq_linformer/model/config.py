@@ -1,10 +1,10 @@
-"""Every option of the model, in one flat dataclass: flags of ``fairseq-train`` and keys of ``model`` in Hydra alike.
+"""All options of the model in one flat dataclass: the flags of ``fairseq-train`` and the keys of ``model`` in Hydra.
 
-The options of attention are here and, by mechanism, in ``attention/``; ``roberta_options.py`` has those of RoBERTa.
-``resolve_config`` completes and validates what a user gave.
+Options of single mechanisms are defined in ``attention/``, those of RoBERTa in ``roberta_options.py``.
+``resolve_config`` adds defaults and validates.
 """
 
-# No postponed annotations here: fairseq and OmegaConf read the types of the fields at run time.
+# No postponed annotations: fairseq and OmegaConf read the types of the fields at run time.
 
 from argparse import Namespace
 from dataclasses import Field, dataclass, field, fields
@@ -34,7 +34,7 @@ POSITION_CHOICES = ChoiceEnum(list(POSITIONS))
 
 @dataclass
 class AttentionOptions(FairseqDataclass):
-    """The options of attention, whatever the mechanism. None stands for a default that depends on others."""
+    """The options that all attention mechanisms share. None is a default that depends on other options."""
 
     attention: ATTENTION_CHOICES = option("linformer", "attention mechanism of every layer")  # type: ignore[valid-type]
     projection: PROJECTION_CHOICES = option("linear", "how Linformer projects keys and values along the sequence")  # type: ignore[valid-type]
@@ -76,7 +76,7 @@ Config = TypeVar("Config", bound=type)
 
 
 def with_options_of_mechanisms(cls: Config) -> Config:
-    """Add the options of every mechanism, None by default, to a class that will be a dataclass: a class decorator."""
+    """Add the options of every mechanism, None by default, to a class that becomes a dataclass (a class decorator)."""
     for kind in ATTENTIONS.values():
         for declared in fields(kind.Options):
             cls.__annotations__[declared.name] = PerLayer if declared.metadata["per_layer"] else Optional[declared.type]
@@ -88,19 +88,19 @@ def with_options_of_mechanisms(cls: Config) -> Config:
 @dataclass
 @with_options_of_mechanisms
 class LinformerRobertaConfig(RobertaOptions, ExampleFlags, AttentionOptions):
-    """Options of ``linformer_roberta``, in the order of attention, example, RoBERTa, mechanisms.
+    """Options of ``linformer_roberta``: attention, fairseq's example, RoBERTa, mechanisms.
 
     ``configs/model/options.yaml`` lists them for Hydra; ``scripts/write_model_options.py`` writes it.
     """
 
 
-OPTIONS: dict[str, Field] = {one.name: one for one in fields(LinformerRobertaConfig) if one.name != "_name"}
-_TYPES = OmegaConf.structured(LinformerRobertaConfig)  # made once, as that takes longer than to resolve options
+OPTIONS: dict[str, Field] = {opt.name: opt for opt in fields(LinformerRobertaConfig) if opt.name != "_name"}
+_TYPES = OmegaConf.structured(LinformerRobertaConfig)  # built once, because this is slower than resolving options
 
 
 @dataclass
 class ResolvedConfig(LinformerRobertaConfig):
-    """The options with nothing left open, from which a model is built (``resolve_config`` makes it).
+    """Complete options from which a model is built (made by ``resolve_config``).
 
     The example's flags and ``encoder_layers_to_keep`` are None: they are merged into the other options.
     """
@@ -122,7 +122,7 @@ def resolve_config(cfg: Any, task_length: int | None) -> ResolvedConfig:
         task_length: the task's longest sequence, in tokens; the default of ``max_positions``.
 
     Raises:
-        UserError: an option is unknown, is missing or its value cannot work.
+        UserError: an option is unknown or missing, or its value is invalid.
     """
     options = _typed(cfg)
     architecture = str(getattr(cfg, "_name", None) or getattr(cfg, "arch", None))
@@ -138,8 +138,8 @@ def resolve_config(cfg: Any, task_length: int | None) -> ResolvedConfig:
 
 
 def _typed(cfg: Any) -> dict[str, Any]:
-    """Return every option as plain data of its type; None for what is left open."""
-    if isinstance(cfg, Namespace):  # with the flags of everything else
+    """Return every option as plain data of its type; None for an option without a value."""
+    if isinstance(cfg, Namespace):  # it also has flags of other components
         cfg = {name: value for name, value in vars(cfg).items() if name in OPTIONS}
     try:
         merged = OmegaConf.merge(_TYPES, cfg)

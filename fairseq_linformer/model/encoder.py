@@ -1,7 +1,7 @@
-"""The encoder: embeddings, and layers of attention and feed-forward network. Nothing here imports fairseq.
+"""The encoder: embeddings, and layers of attention and feed-forward network. This module does not import fairseq.
 
 Dimensions: B batch, n sequence length, d embedding, V vocabulary. Parameters have the names of fairseq's
-``TransformerEncoder``, so checkpoints carry over.
+``TransformerEncoder``, so its checkpoints can be loaded.
 """
 
 from typing import Any, ClassVar, cast
@@ -35,7 +35,7 @@ class EncoderLayer(FeedForward):
         self.dropout = Dropout(config.dropout)
 
     def attention_values(self, x: Tensor) -> Tensor:
-        """Return the values of this layer for its input x, (B, n, d): value residuals take those of the first layer."""
+        """Return the values of this layer for its input x, (B, n, d); value residuals use those of the first layer."""
         return self.self_attn.v_proj(self.self_attn_layer_norm(x) if self.normalize_before else x)
 
     def forward(
@@ -45,9 +45,9 @@ class EncoderLayer(FeedForward):
         output_positions: Positions | None = None,
         first_values: Tensor | None = None,
     ) -> Tensor:
-        """x (B, n, d) and padding_mask (B, n), True where padded, to (B, n, d); with `output_positions` to (N, d).
+        """Map x (B, n, d) to (B, n, d), or with `output_positions` to (N, d); padding_mask (B, n) is True where padded.
 
-        All other positions are spared the feed-forward network, most of a layer's work.
+        The feed-forward network, most of a layer's work, is computed for output positions only.
         """
         if self.normalize_before:
             x = x + self.dropout(self._mix_positions(self.self_attn_layer_norm(x), padding_mask, first_values))
@@ -64,7 +64,7 @@ class EncoderLayer(FeedForward):
 
 
 class Encoder(Embeddings):
-    """Embeddings and layers, which fairseq's model and that of transformers have in common."""
+    """Embeddings and layers, shared by the models of fairseq and of transformers."""
 
     layers: Any  # of EncoderLayer: nn.ModuleList, or fairseq's with LayerDrop
     layer_class: ClassVar[type[EncoderLayer]] = EncoderLayer
@@ -89,21 +89,21 @@ class Encoder(Embeddings):
         output_positions: Positions | None = None,
         keep_states: bool = False,
     ) -> tuple[Tensor, list[Tensor]]:
-        """Run all layers, and the last norm of a model that normalises before each block.
+        """Run all layers, and the final norm of a pre-norm model.
 
         Args:
-            x: of ``embed``.
-            padding_mask: (B, n), True where padded; None where nothing is: without one there is less to do.
+            x: (B, n, d), the output of ``embed``.
+            padding_mask: (B, n), True where padded; None, which is faster, without padding.
             output_positions: the N positions whose features are needed, None for all. Not with ``keep_states``.
-            keep_states: also return x and the output of each layer. Otherwise nothing keeps them alive in inference.
+            keep_states: also return x and the output of each layer; otherwise their memory is freed in inference.
 
         Returns:
             features (B, n, d) or (N, d), and the states.
         """
         states = [x] if keep_states else []
-        # Also where LayerDrop skips the first layer.
+        # Computed even if LayerDrop skips the first layer.
         first_values = cast(EncoderLayer, self.layers[0]).attention_values(x) if self.value_residual else None
-        layers = list(self.layers)  # LayerDrop: a choice of them, each time another
+        layers = list(self.layers)  # LayerDrop selects layers at each iteration
         for layer in layers:
             only = output_positions if layer is layers[-1] else None
             x = self.run_layer(layer, x, padding_mask, only, first_values)
@@ -114,12 +114,12 @@ class Encoder(Embeddings):
         return (x if self.layer_norm is None else self.layer_norm(x)), states
 
     def run_layer(self, layer: nn.Module, *arguments: Any) -> Tensor:
-        """Run a layer; models extend it where they compute layers again in the backward pass."""
+        """Run a layer; models override it for activation checkpointing."""
         return layer(*arguments)
 
 
 class SentenceEncoder(Encoder):
-    """Token ids to features, as fairseq's models call it; with `recompute` layers keep no activations."""
+    """Encoder of token ids with fairseq's interface; `recompute` enables activation checkpointing."""
 
     def __init__(
         self,
@@ -146,13 +146,13 @@ class SentenceEncoder(Encoder):
 
         Args:
             src_tokens: (B, n) token ids, padded on the right.
-            output_positions, keep_states: as in ``encode``, which has the result.
-            padded: False for a batch without padding, True for one with; None to look at it.
+            output_positions, keep_states: as in ``encode``, as is the result.
+            padded: True for a batch with padding, False without; None to test for it.
             first_positions: as in ``embed``.
-            unused: the rest of fairseq's batches, such as ``src_lengths``.
+            unused: other fields of fairseq's batches, such as ``src_lengths``.
 
         Raises:
-            UserError: the batch cannot be encoded (``check_tokens``).
+            UserError: ``check_tokens`` rejects the batch.
         """
         padding_mask = src_tokens.eq(self.padding_idx)
         check_tokens(src_tokens, padding_mask, self.embed_tokens.num_embeddings, self.longest)

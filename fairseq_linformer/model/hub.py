@@ -30,31 +30,31 @@ from .architecture import PER_LAYER
 from .compat import add_multipliers, rename_parameters
 from .config import OPTIONS, ResolvedConfig, resolve_config
 
-# To be used at once, not trained for hours.
+# For short use rather than long training.
 LOADED = {"load_checkpoint_heads": True, "compile_layers": False, "flex_attention": False}
 
 
 class HubInterface(RobertaHubInterface):
-    """fairseq's, with padded batches and ``classifier_pooling`` in what a classification head predicts."""
+    """fairseq's hub interface with padded batches and ``classifier_pooling`` in ``predict``."""
 
-    classify: Callable[..., Any]  # finetune.prediction's
+    classify: Callable[..., Any]  # finetune.prediction.classify
 
     def predict(self, head: str, tokens: Tensor, return_logits: bool = False) -> Tensor:
-        """Log-probabilities, or logits, (B, classes), of token ids (B, n) or (n,), padded on the right."""
+        """Return log-probabilities, or logits, (B, classes), of token ids (B, n) or (n,), padded on the right."""
         logits, _ = self.model(torch.atleast_2d(tokens).to(self.device), classification_head_name=head)
         return logits if return_logits else logits.log_softmax(-1)
 
     def fill_mask(self, masked_input: str, topk: int = 5) -> list[tuple[str, float, str]]:
-        """The likeliest pieces in place of <mask>: the whole text, the probability and the piece of each."""
+        """Return the most probable pieces for <mask>, each as (whole text, probability, piece)."""
         if not isinstance(self.bpe, TokenizersEncoder):
             return super().fill_mask(masked_input, topk)
-        by_piece = copy(self)  # fairseq's method decodes each piece alone, which loses the space before it
+        by_piece = copy(self)  # fairseq decodes each piece alone, without the space before it
         by_piece.bpe = SimpleNamespace(encode=self.bpe.encode, decode=self.bpe.text_of)
         return super(HubInterface, by_piece).fill_mask(masked_input, topk)
 
 
 class FromCheckpoints(RobertaModel):
-    """RoBERTa's model, with parameters and options from the checkpoints of others."""
+    """fairseq's RobertaModel, with loading of checkpoints of other implementations."""
 
     @classmethod
     def hub_models(cls) -> dict[str, str]:
@@ -66,19 +66,19 @@ class FromCheckpoints(RobertaModel):
         super().upgrade_state_dict_named(state_dict, name)
 
     def load_state_dict(self, state_dict: dict[str, Tensor], strict: bool = True, model_cfg: Any = None) -> Any:
-        """Loads the parameters of a checkpoint: ours, of fairseq's ``examples/linformer``, or of its RoBERTa.
+        """Load the parameters of a checkpoint: ours, of fairseq's ``examples/linformer``, or of its RoBERTa.
 
         Raises:
-            UserError: they do not fit this model; the message says what to pass.
+            UserError: they do not fit this model; the message names the option to pass.
         """
         self.upgrade_state_dict(state_dict)
         pruned = bool(getattr(model_cfg, "encoder_layers_to_keep", None))
         state_dict = prune_state_dict(state_dict, model_cfg)
-        if pruned:  # fairseq has noted in model_cfg, which it saves, that this is done; the sizes are ours to note
+        if pruned:  # fairseq has recorded the pruning in model_cfg, which it saves, but not the new sizes
             with open_dict(model_cfg):
                 for name in ("encoder_layers", *PER_LAYER):
                     model_cfg[name] = getattr(self.args, name)
-            self.upgrade_state_dict(state_dict)  # again, as layers have other numbers now
+            self.upgrade_state_dict(state_dict)  # again, because pruning renumbers layers
         if strict:
             check_fits(self, state_dict)
         return super().load_state_dict(state_dict, strict)
@@ -92,23 +92,23 @@ class FromCheckpoints(RobertaModel):
         bpe: str | None = None,
         **overrides: Any,
     ) -> HubInterface:
-        """A checkpoint with fairseq's hub interface: encode, decode, extract_features, fill_mask, predict.
+        """Load a checkpoint into fairseq's hub interface: encode, decode, extract_features, fill_mask, predict.
 
-        It may be ours, of fairseq's ``examples/linformer``, or of fairseq's RoBERTa: that is ``attention=softmax``.
+        It may be ours, of fairseq's ``examples/linformer``, or of fairseq's RoBERTa (``attention=softmax``).
 
         Args:
             model_name_or_path: folder of the checkpoint.
             checkpoint_file: its name in that folder; by default the best one of a run, or the one that was imported or
                 converted.
-            data_name_or_path: folder of dict.txt and of the subword model; by default the checkpoint's own folder
-                where it holds a dict.txt (of a fine-tuned checkpoint, the prepared task), else the folder that the
+            data_name_or_path: folder of dict.txt and of the subword model; by default the checkpoint's folder
+                if it contains a dict.txt (of a fine-tuned checkpoint, the prepared task), else the folder that the
                 checkpoint was trained on.
-            bpe: fairseq's name of the subword model; by default what lies in the data's folder.
+            bpe: fairseq's name of the subword model; by default that of the file in the data's folder.
             overrides: any option of the model, and of the rest of the checkpoint's configuration.
 
         Raises:
-            FileNotFoundError: the checkpoint, or its dictionary or subword model, is not there.
-            UserError: the checkpoint cannot be read, or an override is unknown or does not fit it, or the vocabulary.
+            FileNotFoundError: the checkpoint, its dictionary or its subword model is missing.
+            UserError: the checkpoint cannot be read, an override is unknown, or override or vocabulary do not fit it.
         """
         folder = Path(model_name_or_path)
         checkpoint = file_of(folder) if checkpoint_file is None else folder / checkpoint_file
@@ -120,13 +120,13 @@ class FromCheckpoints(RobertaModel):
         if not subword_model and bpe is None:
             raise FileNotFoundError(f"{data} holds no {A_SUBWORD_MODEL}: name a bpe")
         if subword_model and (data / DICTIONARY_FILE).is_file():
-            load_tokenizer(data)  # refuses another model's dictionary, in which fairseq would look up its pieces
+            load_tokenizer(data)  # rejects another model's dictionary, which fairseq would accept
         try:
             _override(cfg, subword_model or {"bpe": str(bpe)}, {**LOADED, "data": str(data), **overrides})
             models, cfg, task = load_model_ensemble_and_task([str(checkpoint)], state=state)
         except OmegaConfBaseException as error:
-            said = str(error).partition("\n")[0]
-            raise UserError(f"{checkpoint}: its configuration is not understood here ({said})") from error
+            reason = str(error).partition("\n")[0]
+            raise UserError(f"{checkpoint}: its configuration is not understood here ({reason})") from error
         hub = HubInterface(cfg, task, models[0])
         if isinstance(hub.bpe, SentencepieceBPE):
             hub.bpe = SentencePieceEncoder(cfg.bpe)
@@ -134,10 +134,10 @@ class FromCheckpoints(RobertaModel):
 
     @classmethod
     def load(cls, checkpoint: Path, data: Path | None = None) -> HubInterface:
-        """A checkpoint, as ``from_pretrained`` gives it, with the data of a folder that the user may have named.
+        """Load a checkpoint as ``from_pretrained`` does, with an optional folder of data.
 
         Raises:
-            FileNotFoundError: the checkpoint, the folder, or a file in it is not there.
+            FileNotFoundError: the checkpoint, the folder, or a file in it is missing.
             UserError: the checkpoint cannot be read, or does not fit the folder; the message names both.
         """
         if data is None:
@@ -151,14 +151,14 @@ class FromCheckpoints(RobertaModel):
 
     @classmethod
     def of_checkpoint(cls, state: dict[str, Any], dictionary: Dictionary) -> "FromCheckpoints":
-        """The model of a checkpoint, without its classification heads.
+        """Build the model of a checkpoint, without its classification heads.
 
         Args:
-            state: as ``read_checkpoint`` gives it.
+            state: the result of ``read_checkpoint``.
             dictionary: of the checkpoint's task, with <mask>.
 
         Raises:
-            UserError: it is of another model, or another dictionary.
+            UserError: the checkpoint has another model or dictionary.
         """
         config = cls.resolve(state["cfg"])
         model = cls.of_config(config, dictionary)
@@ -167,17 +167,17 @@ class FromCheckpoints(RobertaModel):
 
     @classmethod
     def resolve(cls, cfg: Any) -> ResolvedConfig:
-        """The model's complete configuration from that of a checkpoint: ours, of the example, or of fairseq's RoBERTa.
+        """Return the complete model configuration of a checkpoint: ours, of the example, or of fairseq's RoBERTa.
 
         Raises:
-            UserError: it is of another model, or of a task that is not known.
+            UserError: the checkpoint has another model, or an unknown task.
         """
         cls._adopt(cfg)
         return resolve_config(cfg.model, cfg.task.get("tokens_per_sample") or cfg.task.get("max_positions"))
 
     @classmethod
     def _adopt(cls, cfg: Any) -> None:
-        """Makes the configuration of a RoBERTa's checkpoint one of ours, in place."""
+        """Convert the configuration of a RoBERTa checkpoint to ours, in place."""
         registered = ARCH_MODEL_REGISTRY.get(cfg.model._name, type(None))
         if not issubclass(registered, RobertaModel):
             raise UserError(f"the checkpoint holds a model of architecture {cfg.model._name}, which is no RoBERTa")
@@ -188,31 +188,31 @@ class FromCheckpoints(RobertaModel):
 
 
 def _override(cfg: DictConfig, subword_model: dict[str, str], overrides: dict[str, Any]) -> None:
-    """Changes a checkpoint's configuration in place.
+    """Override options of a checkpoint's configuration in place.
 
     Raises:
-        UserError: an override's name is nowhere in it.
+        UserError: an override's name is not in the configuration.
     """
     with open_dict(cfg):
-        cfg.bpe = None  # fairseq would keep the checkpoint's own and change its options alone
+        cfg.bpe = None  # otherwise fairseq keeps the checkpoint's bpe and changes only its options
     overwrite_args_by_name(cfg, subword_model)
     groups = [vars(group) if isinstance(group, Namespace) else group for group in cfg.values()]
-    known = set(OPTIONS).union(*(group.keys() for group in groups if isinstance(group, (dict, DictConfig))))
-    unknown = sorted(overrides.keys() - known)
+    option_names = set(OPTIONS).union(*(group.keys() for group in groups if isinstance(group, (dict, DictConfig))))
+    unknown = sorted(overrides.keys() - option_names)
     if unknown:
         raise UserError(f"{unknown[0]}={overrides[unknown[0]]}: there is no such option of the model, task or data")
     overwrite_args_by_name(cfg, overrides)
-    with open_dict(cfg):  # an older checkpoint may lack options that the model has
+    with open_dict(cfg):  # an older checkpoint may lack options of the model
         for name in OPTIONS.keys() & overrides.keys():
             setattr(cfg.model, name, overrides[name])
 
 
 def architecture_options(config: ResolvedConfig) -> dict[str, Any]:
-    """The options that say what a model is, not how it is trained (``recipe``): with them it is built again.
+    """Return the options from which a model is built, without those of training (``recipe``).
 
-    Where the mechanism has no attention weights to drop, ``attention_dropout=0`` is one of them.
+    They include ``attention_dropout=0`` for a mechanism without attention weights.
     """
-    values = {name: getattr(config, name) for name, own in OPTIONS.items() if not own.metadata["training_only"]}
+    values = {name: getattr(config, name) for name, option in OPTIONS.items() if not option.metadata["training_only"]}
     options = {name: value for name, value in values.items() if value is not None}
     for name in options.keys() & set(PER_LAYER):
         numbers = options[name]

@@ -1,6 +1,6 @@
-"""The loss of the LM head in parts, so that the logits of all masked tokens are never in memory together.
+"""The loss of the LM head, computed in chunks so that all logits are never in memory at once.
 
-Dimensions: N masked tokens, V vocabulary, d embedding. Nothing here imports fairseq.
+Dimensions: N masked tokens, V vocabulary, d embedding. This module does not import fairseq.
 """
 
 from typing import Any
@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# At once, in float32: 64 MiB, 333 tokens of 50,265 pieces; on a GPU 512 MiB, which fill it, and sums of few parts lose
-# little in bfloat16.
+# Logits per chunk, in float32: 64 MiB, 333 tokens of 50,265 pieces; on a GPU 512 MiB, which use it fully. Sums of few
+# chunks lose little precision in bfloat16.
 LOGITS_ON_CPU, LOGITS_ON_GPU = 2**24, 2**27
 
 
@@ -22,14 +22,14 @@ def sum_of_losses(head: Any, features: Tensor, targets: Tensor) -> Tensor:
 
 
 def linear_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
-    """Sum the cross-entropy of the logits x weight^T + bias over N tokens, in nats: float32, as its softmax is.
+    """Sum the cross-entropy of the logits x weight^T + bias over N tokens, in nats and float32.
 
-    Gradients are computed with the loss, part by part, as in PyTorch's function of this name (2.13). That one returns
+    Gradients are computed with the loss, chunk by chunk, as in PyTorch's function of this name (2.13). PyTorch returns
     the loss in the type of x: in float16 it is infinite from about 6,000 tokens of 50,265 pieces on, in bfloat16 it has
-    two digits. Its own choice of parts takes 2.6 times as long on a CPU.
+    two digits. Its default chunks take 2.6 times as long on a CPU.
 
-    In float16, and under autocast, the logits are whole: gradients as small as these need the loss scale, which only
-    the backward pass knows.
+    In float16, and under autocast, the logits are not chunked: such small gradients need the loss scale, which is
+    available only in the backward pass.
 
     Args:
         x: (N, d).
@@ -47,9 +47,9 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor, targets: Tenso
 
 
 def pad_vocab(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """Add unused pieces, up to a multiple of eight: on a GPU other products take up to five times as long.
+    """Pad the vocabulary to a multiple of eight: on a GPU other products take up to five times as long.
 
-    Their logits are the smallest number there is: softmax gives them 0.
+    Logits of added pieces are the smallest number of the type, so their probability is 0.
     """
     beyond = -len(weight) % 8
     if beyond == 0:
@@ -58,14 +58,14 @@ def pad_vocab(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class ChunkedCrossEntropy(torch.autograd.Function):
-    """The sum of losses, with gradients that one backward pass scales in place."""
+    """The sum of losses over chunks; the backward pass scales its gradients in place."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, with_gradients: bool) -> Tensor:
         needed = [with_gradients and needs for needs in ctx.needs_input_grad[:3]]
         grad_x = torch.zeros_like(x) if needed[0] else None
         grad_weight = torch.zeros_like(weight) if needed[1] else None
-        # In bfloat16 a sum over many parts loses what each adds.
+        # In bfloat16 a sum over many chunks loses small terms.
         grad_bias = torch.zeros_like(bias, dtype=torch.float32) if needed[2] else None
         loss = x.new_zeros((), dtype=torch.float32)
         size = max(1, (LOGITS_ON_CPU if x.device.type == "cpu" else LOGITS_ON_GPU) // len(weight))
@@ -83,7 +83,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
                 grad_weight.addmm_(error.T, x[part])
             if grad_bias is not None:
                 grad_bias += error.sum(0, dtype=torch.float32)
-            del scores, error  # before the next part's logits are made
+            del scores, error  # frees memory for the next chunk's logits
         ctx.gradients = grad_x, grad_weight, None if grad_bias is None else grad_bias.to(bias.dtype)
         return loss
 

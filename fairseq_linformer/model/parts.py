@@ -1,4 +1,4 @@
-"""Parts of the encoder and its layers, besides attention. Nothing here imports fairseq.
+"""Modules of the encoder and its layers except attention. This module does not import fairseq.
 
 Dimensions: B batch, n sequence length, d embedding, V vocabulary.
 """
@@ -18,12 +18,12 @@ from ..attention.base import Attention
 from ..attention.dropout import Dropout
 from .architecture import Architecture
 
-TAPS = 33  # of a convolution, which compiled for a GPU are summed in one kernel
+TAPS = 33  # maximum width of a convolution that is compiled for a GPU into one kernel
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {  # fairseq's names
     "relu": F.relu,
     "gelu": F.gelu,
-    "gelu_fast": partial(F.gelu, approximate="tanh"),  # the older name of the next
+    "gelu_fast": partial(F.gelu, approximate="tanh"),  # older name of gelu_accurate
     "gelu_accurate": partial(F.gelu, approximate="tanh"),
     "tanh": torch.tanh,
     "linear": torch.positive,  # the identity
@@ -31,7 +31,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {  # fairseq's names
 
 
 class Embeddings(nn.Module):
-    """The embeddings of tokens and positions, with their layer norm and dropout."""
+    """Embeddings of tokens and positions, with layer norm and dropout."""
 
     embed_tokens: nn.Embedding
     embed_positions: nn.Embedding | None
@@ -43,9 +43,9 @@ class Embeddings(nn.Module):
 
         Args:
             config: resolved and validated.
-            embed_tokens: (V, d); its padding index marks padded positions, which are on the right.
+            embed_tokens: (V, d); its padding index marks padding, which is on the right.
             embed_positions: (max_positions + padding index + 1, d); positions count from the padding index + 1.
-                None where positions are not learned, but relative ones of attention (``attention/positions.py``).
+                None for relative positions in attention (``attention/positions.py``).
         """
         self.padding_idx = cast(int, embed_tokens.padding_idx)
         self.embed_tokens, self.embed_positions = embed_tokens, embed_positions
@@ -55,9 +55,9 @@ class Embeddings(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def embed(self, tokens: Tensor, padding_mask: Tensor | None, first_positions: Tensor | None = None) -> Tensor:
-        """Return the input of the first layer, (B, n, d), from embeddings of tokens, (B, n, d); mask as in the layers.
+        """Return the input of the first layer, (B, n, d), from embeddings of tokens, (B, n, d).
 
-        ``first_positions`` (B,) int64: the position of each row's first token, for parts of longer rows; None for 0.
+        ``first_positions`` (B,) int64: the position of the first token of each sequence; None for 0.
         """
         first = self.padding_idx + 1
         positions = torch.arange(first, first + tokens.size(1), device=tokens.device).expand(tokens.shape[:2])
@@ -69,7 +69,7 @@ class Embeddings(nn.Module):
         if self.embed_positions is not None:
             if type(self.embed_positions) is nn.Embedding:
                 x = x + self.embed_positions(positions)
-            else:  # fairseq's, which reads tokens
+            else:  # fairseq's module, which takes token ids
                 x = x + F.embedding(positions, self.embed_positions.weight, self.padding_idx)
         if self.layernorm_embedding is not None:
             x = self.layernorm_embedding(x)
@@ -79,8 +79,8 @@ class Embeddings(nn.Module):
 class FeedForward(nn.Module):
     """The feed-forward network of a layer, act(x U + b) W + c, with dropout after the activation.
 
-    With ``gated_ffn`` it is a gated one without biases, act(x U) * (x V) times W, with gelu GeGLU (Shazeer 2020, arXiv
-    2002.05202, eq. 6): half again as many parameters for the same width.
+    With ``gated_ffn`` it is (act(x U) * (x V)) W without biases, which with gelu is GeGLU (Shazeer 2020, arXiv
+    2002.05202, eq. 6) and has 1.5 times as many parameters at the same width.
     """
 
     def add_feed_forward(self, config: Architecture) -> None:
@@ -93,7 +93,7 @@ class FeedForward(nn.Module):
         self.activation_dropout = Dropout(config.activation_dropout)
 
     def feed_forward(self, x: Tensor) -> Tensor:
-        """(..., d) to (..., d)."""
+        """Apply the network to (..., d)."""
         hidden = self.fc1(x)
         if self.gated:
             gates, hidden = hidden.chunk(2, dim=-1)
@@ -104,12 +104,11 @@ class FeedForward(nn.Module):
 
 
 def run_recomputed(layer: nn.Module, *arguments: Any, offload: bool) -> Tensor:
-    """Run a layer that keeps its input alone, and compute the rest again in the backward pass, with the same draws.
+    """Run a layer with activation checkpointing: only its input is kept, and dropout masks are the same in both passes.
 
-    With ``offload`` the input is kept in the memory of the CPU. The first layer's values are kept once, where they are.
-    The checkpointing is PyTorch's, not fairseq's: that one runs a backward pass within the backward pass, which
-    DistributedDataParallel rejects where layers share parameters or some parameters have no part in the loss, and it
-    computes again without autocast.
+    With ``offload`` the input is kept in the memory of the CPU; the first layer's values stay on the device. This uses
+    PyTorch's checkpointing. fairseq's runs a backward pass within the backward pass, which DistributedDataParallel
+    rejects if layers share parameters or parameters do not contribute to the loss, and it recomputes without autocast.
     """
     with save_on_cpu(pin_memory=True) if offload else nullcontext():
         return checkpoint(layer, *arguments, use_reentrant=False)
@@ -118,8 +117,8 @@ def run_recomputed(layer: nn.Module, *arguments: Any, offload: bool) -> Tensor:
 class LocalConvolution(nn.Module):
     """Depthwise convolution over the sequence, (B, n, d) -> (B, n, d), with zeros beyond both ends.
 
-    Padded positions count as beyond the end, so padding is invisible. Costs B n d w for width w. Nyströmformer
-    (arXiv 2102.03902) puts one of width 33 beside its attention, on the values.
+    Padded positions are zero, so padding has no effect. The cost is B n d w for width w. Nyströmformer
+    (arXiv 2102.03902) adds one of width 33, over the values, to its attention.
     """
 
     def __init__(self, embed_dim: int, width: int):
@@ -130,13 +129,13 @@ class LocalConvolution(nn.Module):
         x = Attention.zero_padding(x, padding_mask)
         if x.is_cuda and torch.compiler.is_compiling() and self.conv.kernel_size[0] <= TAPS:
             return self.by_taps(x)
-        return self.conv(x.transpose(1, 2)).transpose(1, 2)  # the convolution wants (B, d, n)
+        return self.conv(x.transpose(1, 2)).transpose(1, 2)  # the convolution takes (B, d, n)
 
     def by_taps(self, x: Tensor) -> Tensor:
-        """The convolution as a sum over its width, (B, n, d) -> (B, n, d).
+        """Compute the convolution as a sum over its width, (B, n, d) -> (B, n, d).
 
-        Compiled for a GPU it is one kernel that reads x in its layout. PyTorch's depthwise convolution copies x into
-        another layout and back, and takes as long as the attention of base does.
+        Compiled for a GPU it is one kernel without a change of layout. PyTorch's depthwise convolution copies x into
+        another layout and back, which takes as long as the attention of the base model.
         """
         margin = self.conv.kernel_size[0] // 2
         padded, taps = F.pad(x, (0, 0, margin, margin)), self.conv.weight.squeeze(1).T  # (w, d)
@@ -145,9 +144,9 @@ class LocalConvolution(nn.Module):
 
 
 class ClassificationHead(nn.Module):
-    """Features to the logits of classes, (..., d) to (..., classes), with the layers and names of RoBERTa's head.
+    """Classification head, (..., d) -> (..., classes), with the layers and names of RoBERTa's head.
 
-    That one reads ``<s>`` alone; this one any features.
+    RoBERTa's head is applied to ``<s>`` only, this one to any features.
     """
 
     def __init__(

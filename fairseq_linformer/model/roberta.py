@@ -22,15 +22,15 @@ from .encoder import SentenceEncoder
 from .hub import FromCheckpoints
 from .lm_head import sum_of_losses
 
-# The param_group, fairseq's mark for optimizers, of the linear maps' matrices in the layers, and of a vector per token.
+# fairseq's param_group for optimizers: of the matrices of linear maps in the layers, and of token embeddings.
 IN_LAYERS, EMBEDDINGS = "in layers", "embeddings"
 
 
 def compile_each(layers: Iterable[nn.Module]) -> None:
-    """Compile layers, in place: their parameters keep their names.
+    """Compile layers, in place; the names of their parameters stay.
 
-    The first length has a graph of its own, in which rows of a fixed length are fastest; another one serves the others.
-    There is one more for padding, for evaluation, and where layers have options of their own.
+    The first length has a graph with static shapes, which is fastest; all other lengths share one with dynamic shapes.
+    Padding, evaluation, and layers with different options add graphs.
     """
     import torch._dynamo
 
@@ -70,10 +70,10 @@ class LinformerRobertaEncoder(RobertaEncoder):
         masked_targets: Tensor | None = None,
         **batch_info: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """As in RoBERTa; the last layer returns masked positions alone where only their logits are needed.
+        """Encode as in RoBERTa; the last layer returns only masked positions if only their logits are needed.
 
-        Our tasks' batches have ``padded`` and ``masked_positions``, the indices of the masked tokens
-        (``data/batches.py``), so that nothing waits for a GPU. With ``masked_targets`` (N,) the sum of their losses is
+        Batches of our tasks include ``padded`` and ``masked_positions``, the indices of the masked tokens
+        (``data/batches.py``), to avoid synchronization with a GPU. With ``masked_targets`` (N,) the sum of losses is
         returned.
         """
         if features_only or return_all_hiddens or masked_tokens is None:
@@ -88,31 +88,31 @@ class LinformerRobertaEncoder(RobertaEncoder):
     def extract_features(
         self, src_tokens: Tensor, return_all_hiddens: bool = False, **batch_info: Any
     ) -> tuple[Tensor, dict[str, Any]]:
-        """As in RoBERTa: features (B, n, d), and on demand the input of the first layer and the output of each."""
+        """Return features (B, n, d), and on demand the states of ``SentenceEncoder``, as RoBERTa does."""
         features, states = self.sentence_encoder(src_tokens, keep_states=return_all_hiddens, **batch_info)
         return features, {"inner_states": [state.transpose(0, 1) for state in states] if return_all_hiddens else None}
 
 
 @register_model("linformer_roberta", dataclass=LinformerRobertaConfig)
 class LinformerRobertaModel(FromCheckpoints):
-    """Masked language model and classifier with Linformer's attention, or any other of the registry.
+    """Masked language model and classifier with any attention of the registry.
 
-    Everything but the sentence encoder and the configuration is fairseq's ``RobertaModel``: LM head, classification
-    heads, hub interface, upgrade of checkpoints.
+    Only the sentence encoder and the configuration differ from fairseq's ``RobertaModel``; LM head, classification
+    heads, hub interface and upgrade of checkpoints are the same.
     """
 
     def __init__(self, args: ResolvedConfig, encoder: LinformerRobertaEncoder):
-        super().__init__(args, encoder)  # which draws all linear maps anew
+        super().__init__(args, encoder)  # initializes all linear maps
         self.apply(lambda module: module.finish_initialisation() if isinstance(module, Attention) else None)
         for module in encoder.sentence_encoder.layers.modules():
             if isinstance(module, nn.Linear):
                 module.weight.param_group = IN_LAYERS  # type: ignore[attr-defined]
-        for vectors in (encoder.sentence_encoder.embed_tokens.weight, encoder.lm_head.weight):  # one, unless untied
+        for vectors in (encoder.sentence_encoder.embed_tokens.weight, encoder.lm_head.weight):  # tied: the same
             vectors.param_group = EMBEDDINGS
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
-        # RobertaModel lists its flags by hand; ours come from the dataclass, as in BaseFairseqModel.
+        # BaseFairseqModel takes the flags from the dataclass; RobertaModel would add its own list.
         super(RobertaModel, cls).add_args(parser)
 
     def forward(
@@ -123,12 +123,12 @@ class LinformerRobertaModel(FromCheckpoints):
         classification_head_name: str | None = None,
         **batch_info: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """As in RoBERTa; a head reads ``<s>``, then all that the last layer returns, or the mean of the text."""
+        """Encode as in RoBERTa; for a head on ``<s>`` the last layer returns only that position."""
         head = None if classification_head_name is None else self.classification_heads[classification_head_name]
         if isinstance(head, RobertaClassificationHead) and self.args.classifier_pooling == "mean":
             features, extra = self.encoder.extract_features(src_tokens, return_all_hiddens, **batch_info)
             return head(mean_over_text(features, src_tokens.eq(self.encoder.dictionary.pad())).unsqueeze(1)), extra
-        if return_all_hiddens or not isinstance(head, RobertaClassificationHead):  # another may read more than <s>
+        if return_all_hiddens or not isinstance(head, RobertaClassificationHead):  # other heads may use all positions
             return super().forward(
                 src_tokens, features_only, return_all_hiddens, classification_head_name, **batch_info
             )
@@ -140,7 +140,7 @@ class LinformerRobertaModel(FromCheckpoints):
         """Build the model.
 
         Raises:
-            UserError: an option cannot work (``resolve_config``).
+            UserError: ``resolve_config`` rejects an option.
         """
         return cls.of_config(resolve_config(cfg, task.max_positions()), task.source_dictionary)
 

@@ -1,6 +1,6 @@
 """The options of RoBERTa: its sizes, the layers around attention, and its training."""
 
-# No postponed annotations here: fairseq and OmegaConf read the types of the fields at run time.
+# No postponed annotations: fairseq and OmegaConf read the types of the fields at run time.
 
 from dataclasses import dataclass
 from typing import Any, Optional
@@ -21,7 +21,7 @@ POOLING_CHOICES = ChoiceEnum(list(POOLINGS))
 
 @dataclass
 class RobertaOptions(FairseqDataclass):
-    """RoBERTa's part of the model's options. None stands for the value of the architecture (``ARCHITECTURES``)."""
+    """Options of RoBERTa. None is the value of the architecture (``ARCHITECTURES``)."""
 
     encoder_layers: Optional[int] = option(None, "number of layers")
     encoder_embed_dim: Optional[int] = option(None, "d: embedding dimension")
@@ -70,10 +70,10 @@ class RobertaOptions(FairseqDataclass):
 
 
 def validate_training(config: Any) -> None:
-    """Check the options that fairseq's model alone has.
+    """Check the options that only fairseq's model has.
 
     Raises:
-        UserError: one cannot work; the message names it, its value and what is allowed.
+        UserError: an option is invalid; the message names it, its value and the allowed values.
     """
     check_probability("encoder_layerdrop", config.encoder_layerdrop)
     recomputes, compiles = config.checkpoint_activations, config.compile_layers

@@ -1,6 +1,6 @@
-"""Validation of an architecture's options, wherever the model runs: nothing here imports fairseq.
+"""Validation of an architecture's options. This module does not import fairseq.
 
-Options of single mechanisms are validated by these; ``roberta_options.py`` validates what fairseq's model alone has.
+Mechanisms validate their own options; ``roberta_options.py`` validates the options that only fairseq's model has.
 """
 
 import math
@@ -15,14 +15,14 @@ from ..attention.projection import LinearProjection
 from ..errors import check
 from .architecture import MECHANISM_OPTIONS, Architecture
 
-POOLINGS = ("cls", "mean")  # of a classification head: the features of <s>, or their mean over the text
+POOLINGS = ("cls", "mean")  # input of a classification head: the features of <s>, or their mean over the text
 
 
 def validate(config: Architecture) -> None:
     """Check every option of an architecture.
 
     Raises:
-        UserError: one cannot work; the message names it, its value and what is allowed.
+        UserError: an option is invalid; the message names it, its value and the allowed values.
     """
     for name in ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads"):
         check(name, getattr(config, name), getattr(config, name) >= 1, "at least 1")
@@ -42,7 +42,7 @@ def validate(config: Architecture) -> None:
 
 
 def check_probability(name: str, value: float) -> None:
-    """Reject a probability of dropout that is not at least 0 and below 1."""
+    """Reject a dropout probability outside [0, 1)."""
     check(name, value, 0.0 <= value < 1.0, "at least 0 and below 1")
 
 
