@@ -6,11 +6,11 @@ examples:
   python scripts/benchmark.py --out runs/layers --scopes layer --models linformer fairseq-example softmax-math
   python scripts/benchmark.py --out runs/gpu --device cuda --dtype bfloat16 --layers 12 --tokens 65536 --compile
 
-The cases of one length run in turns, round after round, after calls to warm up: models, each in inference (features of
-all positions) and in a training step (loss at masked positions, gradients, AdamW). Times are medians with quartiles.
-Memory is the peak of PyTorch's allocator during a call, less what was allocated before it. On a GPU the table also has
-the share of the peak rate of matrix products. Other models have their last feed-forward network on all positions, those
-of this package on masked positions only.
+The cases of one length run in turns, round after round, after warm-up calls: models, each in inference (features of all
+positions) and in a training step (loss at masked positions, gradients, AdamW). Times are medians with quartiles. Memory
+is the peak of PyTorch's allocator during a call, minus the memory allocated before it. On a GPU the table also has the
+share of the peak rate of matrix products. Other models have their last feed-forward network on all positions, those of
+this package on masked positions only.
 
 OUT gets results.json after every length, then results.md and benchmark.png. A case that fails or takes longer than
 --limit is listed with the reason.
@@ -55,12 +55,12 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 DEFAULT_MODELS = ("linformer", "near_and_far", "softmax", "fairseq-example", "modernbert")
 MIN_ROUNDS = 3
 PEAK_RATES = {"H100 80GB HBM3": 989e12, "H200": 989e12, "A100": 312e12}  # bfloat16, by NVIDIA's data sheets
-KERNEL_NAMES = {"flash": "pytorch_flash", "cudnn": "cudnn"}  # a part of the names that the profiler gives
+KERNEL_NAMES = {"flash": "pytorch_flash", "cudnn": "cudnn"}  # part of a kernel's name in the profiler
 
 
 @dataclass(frozen=True)
 class Case:
-    """One phase of one model, or of one layer's attention, on sequences of n tokens."""
+    """Phase of one model, or of one layer's attention, on sequences of n tokens."""
 
     model: str
     scope: str
@@ -96,11 +96,11 @@ def interleave(
     """Time calls in turns, round after round.
 
     Args:
-        calls: by name; those that fail are removed, with what they hold in memory.
-        rounds: how often each is timed.
+        calls: by name; those that fail are removed, with the memory that they hold.
+        rounds: number of timed calls of each.
         warm_ups: rounds before these that are not counted.
         limit: seconds after which no further round begins; at least three are timed.
-        device: waited for after each call.
+        device: synchronised after each call.
 
     Returns:
         Seconds by name, and the errors of the calls that failed.
@@ -115,7 +115,7 @@ def interleave(
             try:
                 elapsed = timed(calls[name], device)
                 seconds[name] += [elapsed] if number >= 0 else []
-            except Exception as error:  # out of memory, say
+            except Exception as error:  # out of memory, for example
                 errors[name] = one_line(error)
             if name in errors:
                 del seconds[name], calls[name]
@@ -159,7 +159,7 @@ def free_memory(device: str) -> None:
 
 
 def peak_memory(call: Call, device: str = "cpu") -> float:
-    """Return the MiB that a call adds at its peak to what was allocated before, as PyTorch's allocator counts."""
+    """Return the peak MiB of a call above the memory allocated before it, as PyTorch's allocator counts."""
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
         allocated = torch.cuda.memory_allocated()
@@ -209,7 +209,7 @@ def kernel_times(call: Call) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Runner:
-    """Measures the cases of a group in turns."""
+    """Runner of a group of cases in turns."""
 
     device: str
     dtype: str
@@ -218,7 +218,7 @@ class Runner:
     compiler: str | None = None  # backend that compiles each layer; None for eager execution
 
     def measure(self, cases: Sequence[Case]) -> list[Row]:
-        """Return a row for each case, with times and memory or with the reason why there are none.
+        """Return a row for each case, with times and memory or with the reason for their absence.
 
         The cases are phases of models on the same batch.
         """
@@ -252,7 +252,7 @@ class Runner:
 
     @contextlib.contextmanager
     def _reason(self, row: Row) -> Iterator[None]:
-        """Write an error into a row: a package is missing, there is no memory, or no such kernel."""
+        """Write an error into a row: a missing package, memory, or kernel."""
         try:
             yield
         except Exception as error:
@@ -323,10 +323,10 @@ class Runner:
 
 
 def compile_separately(model: Model, compiler: str) -> None:
-    """Compile each layer of a model, none of whose graphs another model can reuse.
+    """Compile each layer of a model, with graphs that no other model can reuse.
 
-    PyTorch shares graphs between modules of one class, in its caches too, whatever attention kernel is selected:
-    cuDNN's would run as the flash kernel. So caches are off, and each model has a backend function of its own.
+    PyTorch shares graphs between modules of one class, in its caches too, whatever attention kernel is selected: the
+    flash kernel's model would run cuDNN's. So caches are off, and each model has a backend function of its own.
     """
     torch.compiler.config.force_disable_caches = True
 

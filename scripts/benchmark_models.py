@@ -50,7 +50,7 @@ class Sizes:
     dropout: float
     length: int  # n, the longest sequence and that of every batch
     projected_length: int  # k of a Linformer
-    options: tuple[tuple[str, Any], ...] = ()  # further ones of this package's models
+    options: tuple[tuple[str, Any], ...] = ()  # additional ones of this package's models
 
     def fairseq_options(self) -> dict[str, Any]:
         """Return the sizes under fairseq's names."""
@@ -74,10 +74,10 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Model:
-    """A model, or one layer's attention, ready to be measured."""
+    """Model, or attention of one layer, ready to be measured."""
 
     module: nn.Module
-    features: Callable[..., Tensor]  # maps the inputs to what inference returns, (B, n, d)
+    features: Callable[..., Tensor]  # maps the inputs to the output of inference, (B, n, d)
     loss: Callable[..., Tensor]  # maps the inputs to a scalar
     layers: Iterable[nn.Module] = ()  # to compile, each by itself
     kernel: SDPBackend | None = None  # of scaled-dot-product attention; None for PyTorch's choice
@@ -103,7 +103,7 @@ def layer_inputs(sizes: Sizes, sequences: int) -> Inputs:
 
 @dataclass(frozen=True)
 class Source:
-    """Builders of a whole model, and of the attention of one layer where it can be used alone."""
+    """Builders of a whole model, and of the attention of one layer if it can be used alone."""
 
     model: Callable[[Sizes], Model]
     layer: Callable[[Sizes], Model] | None = None
@@ -133,7 +133,7 @@ def package_config(options: Mapping[str, Any], sizes: Sizes) -> ResolvedConfig:
 
 
 def package_model(options: Mapping[str, Any], kernel: SDPBackend | None, sizes: Sizes) -> Model:
-    """Build a model of this package; it knows of a batch's masks and padding what the training tasks pass."""
+    """Build a model of this package, with the masks and padding of a batch as the training tasks pass them."""
     model = LinformerRobertaModel.of_config(package_config(options, sizes), sizes.dictionary())
 
     def features(tokens: Tensor, *_: Tensor) -> Tensor:
@@ -243,7 +243,7 @@ MODELS = {
     **{name: package_source({"attention": name}) for name in ATTENTIONS},
     "near_and_far": preset_source("near_and_far"),
     "fetch": preset_source("fetch"),
-    # as many local keys as the presets have
+    # as many local keys as in the presets
     "longformer": package_source({"attention": "longformer", "longformer_window": 256}),
     **{f"softmax-{kernel}": package_source({"attention": "softmax"}, kernel) for kernel in KERNELS},
     "fairseq-example": Source(fairseq_example, fairseq_example_layer),

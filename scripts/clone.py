@@ -9,7 +9,7 @@ from fairseq_linformer.cli.command import main
 
 
 def linformer(verb: str = "") -> None:
-    """Run a verb, or the one that the command line begins with, with the words of the command line."""
+    """Run a verb, or the first word of the command line, with the words of the command line."""
     main([*verb.split(), *sys.argv[1:]])
 
 

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Compare variants of one pretraining at equal updates: perplexity, by copy distance too, and what each computes.
+"""Compare variants of one pretraining at equal updates: perplexity, also by copy distance, and query-key products.
 
 examples:
   python scripts/compare.py --data data-bin/python --out runs/mechanisms
   python scripts/compare.py --data data-bin/python --out runs/two --seeds 1 2 3 --learning-rates 0.005 \\
       --all model.value_residual=true --variant softmax model.attention=softmax --variant fetch +preset=fetch
 
-A variant is a name and Hydra overrides. A YAML of scripts/comparisons has the configuration, what all variants share
-and the variants; --variant replaces the latter. Each variant is trained with every learning rate and the first seed,
-then with the best rate and the other seeds. Perplexity is measured at the same masked tokens of valid for all, and
-compared with the first variant seed by seed. The time of an update is measured for all variants in turns.
+A variant is a name and Hydra overrides. A YAML of scripts/comparisons has the configuration, the overrides of all
+variants and the variants; --variant replaces the latter. Each variant is trained with every learning rate and the first
+seed, then with the best rate and the other seeds. Perplexity is measured at the same masked tokens of valid for all,
+and compared with the first variant seed by seed. The time of an update is measured for all variants in turns.
 
 OUT gets the runs (NAME/lrRATE/seedN), results.json after every run, and in the end results.md, perplexity.png and
 distance.png. The same command again continues an interrupted comparison.
@@ -60,23 +60,23 @@ class Trial:
 
     @property
     def folder(self) -> str:
-        """The run's folder within OUT."""
+        """Folder of the run within OUT."""
         return f"{self.variant}/lr{self.learning_rate:g}/seed{self.seed}"
 
 
 @dataclass(frozen=True)
 class Result:
-    """Measurements of a run; where the training diverged, perplexity is infinite and there is nothing else."""
+    """Measurements of a run; if the training diverged, perplexity is infinite and there is nothing else."""
 
     perplexity: float  # of all masked tokens
     losses: ClassLosses | None = None  # by sequence and copy distance
     curve: Mapping[int, float] = field(default_factory=dict)  # perplexity of the training by update
-    share: float | None = None  # of full attention's query-key products
+    share: float | None = None  # of the query-key products of full attention
 
 
 @dataclass(frozen=True)
 class Pretraining:
-    """Trains and measures single runs.
+    """Training and measurement of single runs.
 
     Attributes:
         config: a YAML of configs/, ``pretrain/tiny_512``.
@@ -128,7 +128,7 @@ class Pretraining:
 
     @cached_property
     def text(self) -> MaskedText:
-        """The masked text that all models predict."""
+        """Masked text that all models predict."""
         return MaskedText.of_split(self.data)
 
     def update(self, trial: Trial) -> Callable[[], None]:
@@ -176,7 +176,7 @@ class Comparison:
         self.lock = threading.Lock()  # trials run side by side
 
     def run(self, jobs: int, rounds: int) -> list[dict[str, Any]]:
-        """Train and measure what is not complete.
+        """Train and measure the incomplete trials.
 
         Returns:
             The rows of results.json.
@@ -216,7 +216,7 @@ class Comparison:
         return {trial.learning_rate: self.results[trial].perplexity for trial in trials if trial in self.results}
 
     def best_trials(self, variant: str) -> list[Trial]:
-        """Return the trials with the best learning rate, one for each seed; none where no rate has been tried."""
+        """Return the trials with the best learning rate, one for each seed; none if no rate has been tried."""
         tried = self.tried(variant)
         return [Trial(variant, min(tried, key=tried.__getitem__), seed) for seed in self.seeds] if tried else []
 
@@ -266,7 +266,7 @@ def distance_columns(losses: ClassLosses, reference: ClassLosses | None) -> dict
 
 
 def describe_classes(losses: ClassLosses) -> list[dict[str, Any]]:
-    """Return name, share of the tokens, and perplexity with its interval of each class; None where it has no tokens."""
+    """Return name, share of the tokens, and perplexity with its interval of each class; None if it has no tokens."""
     shares = losses.counts.sum(0) / max(1, losses.counts.sum())
     columns = zip(losses.names(), shares, losses.perplexities(), *losses.intervals(), strict=True)
     names = ("share", "perplexity", "low", "high")
@@ -338,7 +338,7 @@ def plot_curves(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
                 panel.fill_between(x, *([pick(each) for each in values] for pick in (min, max)), alpha=0.2)
         for panel, label in zip(panels[0], ("updates", "minutes"), strict=True):
             panel.set(xlabel=label, ylabel="masked-LM perplexity in training")
-        if any(curve for row in rows for curve in row["curves"].values()):  # else no loss was logged
+        if any(curve for row in rows for curve in row["curves"].values()):  # otherwise no loss was logged
             scale_log(panels[0, 0].yaxis)
         legend(figure, [*panels.flat])
 

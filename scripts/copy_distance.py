@@ -1,10 +1,10 @@
 """Perplexity of a masked language model by copy distance: how far the nearest unmasked copy of a masked token is.
 
-A masked token is easy to predict where the same token is unmasked beside it, and hard where the sequence has no copy.
-The mean over all of them hides what attention finds at a distance.
+A masked token is easy to predict if the same token is unmasked nearby, and hard if the sequence has no copy. The mean
+over all masked tokens hides the effect of attention at a distance.
 
 Sequences are cut as fairseq's ``masked_lm`` cuts them: n - 1 tokens of the text after <s>. The masks belong to
-positions of the text, so that all models predict the same tokens, whatever their n is.
+positions of the text, so that all models predict the same tokens, for any n.
 
 Dimensions: T tokens of the text, N of them masked, S sequences, n tokens of a sequence with <s>, C classes of distance.
 """
@@ -89,7 +89,7 @@ class ClassLosses:
 
     @classmethod
     def of_json(cls, content: dict[str, Any]) -> "ClassLosses":
-        """Return what ``as_json`` has written."""
+        """Return the result of ``as_json`` as an object."""
         shape = (-1, len(content["limits"]) + 1)
         cells = (np.array(content[name]).reshape(shape) for name in ("sums", "counts"))
         return cls(tuple(content["limits"]), *cells)
@@ -142,7 +142,7 @@ class ClassLosses:
 
 @dataclass(frozen=True)
 class MaskedText:
-    """A text and its masks: tokens (T,), int64, and masked (T,), bool."""
+    """Text and its masks: tokens (T,), int64, and masked (T,), bool."""
 
     tokens: Tensor
     masked: Tensor
@@ -161,7 +161,7 @@ class MaskedText:
 
     @cached_property
     def digest(self) -> str:
-        """A hash of tokens and masks."""
+        """Hash of tokens and masks."""
         return hashlib.sha256(self.tokens.numpy().tobytes() + self.masked.numpy().tobytes()).hexdigest()
 
     def sequences(self, length: int) -> Iterator[Tensor]:

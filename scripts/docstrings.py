@@ -1,7 +1,7 @@
-"""The text that every Python installation has: the docstrings of its modules, classes and functions.
+"""Text that every Python installation has: the docstrings of its modules, classes and functions.
 
-This is English and code without a download, and also a labelled task: which package is a docstring from? Text and task
-are split by module with the same hash, so that a module for validation is in the training split of neither.
+This is English and code without a download, and also a labelled task: predict the package of a docstring. Text and task
+are split by module with the same hash, so that a validation module is in the training split of neither.
 """
 
 import ast
@@ -27,7 +27,7 @@ FEWEST_CLASSES = 4
 
 @dataclass(frozen=True)
 class Docstring:
-    """A cleaned docstring, the package that a user would install, and the module that holds it."""
+    """Cleaned docstring, the package that a user would install, and the module that holds it."""
 
     package: str
     module: str
@@ -35,7 +35,7 @@ class Docstring:
 
 
 def installation_roots() -> list[Path]:
-    """The folders of the standard library and of the installed packages of the running Python."""
+    """Return the folders of the standard library and of the installed packages of the running Python."""
     paths = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")]
     return list(dict.fromkeys(path for path in paths if path.is_dir()))
 
@@ -43,19 +43,19 @@ def installation_roots() -> list[Path]:
 def collect_docstrings(
     roots: Iterable[Path], *, packages: int = 8, package_bytes: int = 1_500_000
 ) -> Iterator[Docstring]:
-    """Reads the sources below `roots`, without importing them; each distinct text once per package.
+    """Read the sources below `roots`, without importing them; return each distinct text once per package.
 
     Skipped are tests, vendored packages, files that cannot be read or parsed, texts of fewer than 80 characters, and
     texts with characters that cannot be printed: control characters would break lines, and lone surrogates cannot be
-    encoded. Modules come in the order of a hash of their names, so that what is read of a large package is a fair
-    sample of it, and the same in every run.
+    encoded. Modules are sorted by a hash of their names, so that the part of a large package that is read is a fair
+    sample, and the same in every run.
 
     Args:
         roots: as of ``installation_roots``.
-        packages: how many are read: those with the most text between triple quotes. Counting that takes a second,
-            parsing an installation a minute.
-        package_bytes: of text (UTF-8) after which a package is left, so that no package dominates, and most of the
-            largest need not be parsed.
+        packages: maximum number of packages: those with the most text between triple quotes. Counting that takes a
+            second, parsing an installation a minute.
+        package_bytes: of text (UTF-8) after which the rest of a package is skipped, so that no package dominates, and
+            most of the largest need not be parsed.
     """
     modules: dict[str, dict[str, Path]] = defaultdict(dict)
     for root in roots:
@@ -78,9 +78,9 @@ def collect_docstrings(
 
 
 def split_by_module(docstrings: Iterable[Docstring], valid_percent: int = 15) -> dict[str, list[Docstring]]:
-    """Docstrings as "train" and "valid", which share neither a module nor a text: of equal texts the first is kept.
+    """Return docstrings as "train" and "valid", without common modules or texts: the first of equal texts is kept.
 
-    A hash of a module's name tells where it belongs, so it is the same in every process and installation.
+    A hash of a module's name determines its split, which is therefore the same in every process and installation.
     """
     splits: dict[str, list[Docstring]] = {"train": [], "valid": []}
     seen: set[str] = set()
@@ -92,7 +92,7 @@ def split_by_module(docstrings: Iterable[Docstring], valid_percent: int = 15) ->
 
 
 def write_text(docstrings: Iterable[Docstring], path: Path) -> int:
-    """Writes one document per docstring: its lines that are not blank, then a blank line. Returns the bytes written."""
+    """Write one document per docstring: its lines that are not blank, then a blank line. Return the bytes written."""
     with path.open("w", encoding="utf-8", newline="\n") as file:
         for docstring in docstrings:
             file.writelines(f"{line}\n" for line in docstring.text.splitlines() if line.strip())
@@ -108,9 +108,9 @@ def package_examples(
     valid_per_class: int = 200,
     valid_percent: int = 15,
 ) -> dict[str, list[Example]]:
-    """The task "which package is this docstring from": "train" and "valid", split as `split_by_module` splits.
+    """Return the task of predicting a docstring's package: "train" and "valid", split by `split_by_module`.
 
-    Texts that several packages have are left out. The classes are the packages with the most docstrings to train on.
+    Texts in several packages are left out. The classes are the packages with the most training docstrings.
 
     Args:
         docstrings: as of ``collect_docstrings``.
@@ -152,7 +152,7 @@ def _examples_of(docstrings: Iterable[Docstring], packages: Iterable[str], per_c
 
 
 def _modules(root: Path) -> Iterator[tuple[str, Path]]:
-    """The dotted name and the file of every module below `root`. The root itself may be named like a skipped folder."""
+    """Yield the dotted name and the file of every module below `root`, which may be named like a skipped folder."""
     for folder, subfolders, files in os.walk(root):
         subfolders[:] = sorted(set(subfolders) - SKIPPED_FOLDERS)
         for file in sorted(files):
@@ -171,7 +171,7 @@ def _quoted_bytes(path: Path) -> int:
 
 
 def _docstrings_of(path: Path) -> Iterator[str]:
-    """The docstrings of a source file, outer ones first; none if it cannot be read or parsed."""
+    """Return the docstrings of a source file, outer ones first; none if it cannot be read or parsed."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about invalid escape sequences in these files
@@ -187,5 +187,5 @@ def _docstrings_of(path: Path) -> Iterator[str]:
 
 
 def _hash(name: str) -> int:
-    """A hash that does not change between processes, as Python's own does."""
+    """Return a hash that, unlike Python's own, is the same in every process."""
     return int.from_bytes(blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "big")

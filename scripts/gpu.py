@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Measure speed and quality on this machine's GPU: scripts/benchmark.py and scripts/compare.py, in order of worth.
+"""Measure speed and quality on this machine's GPU: scripts/benchmark.py and scripts/compare.py, by importance.
 
 examples:
-  python scripts/gpu.py                          make gpu: at most 25 minutes; the next call goes on
+  python scripts/gpu.py                          make gpu: at most 25 minutes; the next call continues
   python scripts/gpu.py --limit 540              at most nine minutes
   python scripts/gpu.py --dry-run --out trial    every kind of part in tiny sizes on the CPU, in about two minutes
   python scripts/gpu.py --tables                 fill docs/benchmark.md from results.json
 
-OUT gets results.json and results.md after every part, and what the parts print in log.txt. A part that is done is
-repeated where the GPU, PyTorch or the code of attention and model has changed; one that failed is tried again after
-those that have not been tried. The package need not be installed, but fairseq must be importable.
+OUT gets results.json and results.md after every part, and the output of the parts in log.txt. A part that is done is
+repeated if the GPU, PyTorch or the code of attention and model has changed; one that failed is tried again after those
+that have not been tried. The package need not be installed, but fairseq must be importable.
 """
 
 import argparse
@@ -40,9 +40,9 @@ from fairseq_linformer.files import write_whole  # noqa: E402
 DRY_RUN = "dry run"  # in place of the card
 PAGE = ROOT / "docs/benchmark.md"
 BLOCK = re.compile(r"(?<=<!-- make gpu -->\n).*?(?=<!-- end -->)", re.DOTALL)
-PICTURE = Path("benchmark/gpu.png")  # beside the page
+PICTURE = Path("benchmark/gpu.png")  # next to the page
 
-LENGTHS = (2048, 8192, 512, 4096, 32768, 1024, 16384)  # in order of worth
+LENGTHS = (2048, 8192, 512, 4096, 32768, 1024, 16384)  # by importance
 FIRST = ["near_and_far", "softmax-flash", "fetch", "modernbert"]
 REMAINING = ["near_and_far", "softmax-cudnn", "alternating", "longformer", "linformer"]
 SIZES = ["--device", "cuda", "--dtype", "bfloat16", "--layers", "12", "--vocab-size", "50265", "--tokens", "65536"]
@@ -55,16 +55,16 @@ Parts = dict[str, dict[str, Any]]  # results.json
 
 @dataclass(frozen=True)
 class Part:
-    """A command of Python."""
+    """Command of Python."""
 
     command: Sequence[str]
-    minimum: float  # seconds without which it is not started
+    minimum: float  # minimum seconds to start it
     limit: float  # seconds after which it is stopped
     out: Path | None = None  # folder with the results.json that it writes
 
 
 def parts_of(work: Path, dry_run: bool) -> dict[str, Part]:
-    """Return all parts by name, in order of worth."""
+    """Return all parts by name, by importance."""
     files = [str(file) for file in (ROOT / "tests").rglob("test_*.py") if "mark.cuda" in file.read_text()]
     tests = ["-m", "pytest", "-q", "-m", "cuda", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
     parts = {"tests": Part([*tests, *(["--collect-only"] if dry_run else []), *files], 30, 300)}
@@ -85,7 +85,7 @@ def parts_of(work: Path, dry_run: bool) -> dict[str, Part]:
     for n in lengths[:2]:
         add_benchmarks(n)
     data = work / "data" if dry_run else ROOT / "data-bin/python"
-    if not (data / "dict.txt").is_file():  # else it was prepared by hand
+    if not (data / "dict.txt").is_file():  # otherwise it was prepared by hand
         text = work / "text"
         parts["text"] = Part([str(SCRIPTS / "python_sources.py"), "--out", str(text)], 30, 120)
         words = ["--train", str(text / ("valid.txt" if dry_run else "train.txt")), "--valid", str(text / "valid.txt")]
@@ -99,9 +99,9 @@ def parts_of(work: Path, dry_run: bool) -> dict[str, Part]:
 
 
 class Results:
-    """results.json of a folder: each part's rows, and what they were made with.
+    """Content of a folder's results.json: each part's rows, and their machine and code.
 
-    Ends the program where the folder has results of a dry run and this is none, or the other way round.
+    Ends the program if the folder has results of a dry run and this is none, or the other way round.
     """
 
     def __init__(self, out: Path, dry_run: bool):
@@ -123,7 +123,7 @@ class Results:
         return self.parts.get(name, {}).get("tried_with") == self.made_with
 
     def add(self, name: str, part: Part, seconds: float, reason: str | None) -> None:
-        """Add what a part has measured; results of earlier code stay where it has measured nothing."""
+        """Add the measurements of a part; results of earlier code stay where it has measured nothing."""
         content = read_parts(part.out / "results.json") if part.out else {}
         measured = {key: content[key] for key in ("rows", "variants") if content.get(key)}
         entry = {"made_with": self.made_with, **measured} if measured or not reason else self.parts.get(name, {})
@@ -134,12 +134,12 @@ class Results:
 
 
 def read_parts(file: Path) -> Parts:
-    """Return the content of results.json; nothing where there is none."""
+    """Return the content of results.json; empty if there is none."""
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 def card_name() -> str:
-    """Ask in another process: on some machines only one at a time may use a GPU."""
+    """Return the GPU's name, from another process: on some machines only one at a time may use a GPU."""
     command = [sys.executable, "-c", "import torch; print(torch.cuda.get_device_name())"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip().splitlines()[-1]
 
@@ -154,9 +154,9 @@ def environment(dry_run: bool) -> dict[str, str]:
 
 
 def run_part(part: Part, seconds: float, log: Path, variables: dict[str, str]) -> str | None:
-    """Run a part for at most so many seconds, and return why it is not complete.
+    """Run a part for at most so many seconds, and return the reason if it is not complete.
 
-    Whatever ends this function ends all processes of the part.
+    All processes of the part end with this function, even after an error.
     """
     with log.open("a") as stream:
         process = subprocess.Popen(
@@ -190,7 +190,7 @@ def stop(process: "subprocess.Popen[bytes]") -> None:
 
 
 def run_all(parts: dict[str, Part], results: Results, limit: float, variables: dict[str, str]) -> None:
-    """Run what is not done, as long as there is time for it."""
+    """Run the incomplete parts, as long as there is time."""
     end = time.monotonic() + limit
     for name in sorted(parts, key=results.was_tried):
         part, left = parts[name], end - time.monotonic()
@@ -208,7 +208,7 @@ def run_all(parts: dict[str, Part], results: Results, limit: float, variables: d
 
 
 def report(parts: Parts, lengths: Sequence[int] = ()) -> str:
-    """Return all tables in Markdown, and the reasons of what is missing.
+    """Return all tables in Markdown, and the reasons of missing values.
 
     Args:
         parts: content of results.json.
@@ -238,7 +238,7 @@ def rows_of(parts: Parts) -> list[dict[str, Any]]:
 
 
 def page_block(parts: Parts) -> str:
-    """Return what docs/benchmark.md shows of results.json."""
+    """Return the part of results.json that docs/benchmark.md shows."""
     tables = report(parts, (512, 2048, 4096, 8192, 32768))
     return f"\n{tables}\n\n" + (f"![Time and memory against n]({PICTURE})\n\n" if rows_of(parts) else "")
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Writes the sources of Python's standard library as text to pretrain on, one file per document.
+"""Write the sources of Python's standard library as text to pretrain on, one file per document.
 
 example:
   python scripts/python_sources.py --out data/python
   linformer prepare corpus --train data/python/train.txt --valid data/python/valid.txt --out data-bin/python
 
-In a source file names return again and again, far apart: what one position needs is often many lines away. So
-attention is worth more here than in novels, and mechanisms can be compared (docs/quality.md). Every Python brings the
-text along; comparable figures need the same version of it. One file in twenty is for validation. Indentation, blank
-lines, tables of character encodings, and files above 200,000 bytes, which are tables too, are left out.
+In a source file names recur at large distances: the information for a position is often many lines away. So attention
+matters more here than in novels, and mechanisms can be compared (docs/quality.md). Every Python includes the text;
+comparable figures need the same version of it. One file in twenty is for validation. Indentation, blank lines, tables
+of character encodings, and files above 200,000 bytes, which are tables too, are left out.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def source_files() -> list[Path]:
 
 
 def as_documents(files: Iterable[Path]) -> str:
-    """Their lines without indentation, a blank line after each file; what is not UTF-8 is left out."""
+    """Return the lines of UTF-8 files without indentation, with a blank line after each file; leave out others."""
     documents = []
     for path in files:
         try:

@@ -1,4 +1,4 @@
-"""The share of full attention's query-key products that a mechanism computes, from the shapes of its tensors.
+"""Share of full attention's query-key products that a mechanism computes, from the shapes of its tensors.
 
 A product is that of a query and a key, a projected key, a landmark or a hashing direction. Counted are all that a layer
 computes on a CPU: scores that a mask hides afterwards, and those that select segments or rerank candidates. Kernel

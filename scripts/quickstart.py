@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""From text to a fine-tuned classifier, offline and in minutes: what `make quickstart` runs.
+"""From text to a fine-tuned classifier, offline and in minutes: the program of `make quickstart`.
 
-The text is the documentation that every Python installation carries, or your own:
+The text is the documentation that every Python installation includes, or your own:
 
     python scripts/quickstart.py
     python scripts/quickstart.py --corpus FILE_OR_FOLDER ...
@@ -52,10 +52,10 @@ from fairseq_linformer.finetune.baseline import fit_baselines
 from fairseq_linformer.plotting import picture, scale_log, style_of
 from fairseq_linformer.training.launch import FINE_TUNING, command_line, override, train
 
-# Smaller than tiny_512 itself: in the same time it sees four times as much text, which matters more than its size.
+# Smaller than tiny_512: in the same time it trains on four times as much text, which matters more than its size.
 SIZES = ["model.encoder_layers=2", "model.encoder_embed_dim=128", "model.encoder_ffn_embed_dim=512"]
 RECIPE = ["+preset=fast", "dataset.batch_size=4", "optimization.lr=[0.005]", "lr_scheduler.warmup_updates=150"]
-# Any word may tell the package, hence the mean.
+# Any word may determine the package, hence the mean.
 FINE_TUNING_RECIPE = ["recipe=docstrings", "optimizer=muon", "model.classifier_pooling=mean"]
 CHARACTERS = 400  # of each docstring to classify, so that it takes minutes
 VALID_BYTES = 300_000  # of validation text, for the same reason
@@ -69,14 +69,14 @@ OWN_SENTENCES = ("It was the <mask> of the day.", "There is no <mask> here.", "T
 
 
 class TextSource(TypedDict):
-    """What a folder of texts was made from: the digests of the user's files, and the size of the vocabulary."""
+    """Source of a folder of texts: the digests of the user's files, and the size of the vocabulary."""
 
     corpus: dict[str, str]
     vocab_size: int
 
 
 def write_own_text(files: list[Path], out: Path) -> None:
-    """Writes train.txt and valid.txt from the user's files: of every 20 blocks of 10 lines, the last validates.
+    """Write train.txt and valid.txt from the user's files: of every 20 blocks of 10 lines, the last validates.
 
     Raises:
         UserError: the files have fewer than 200 lines.
@@ -95,10 +95,10 @@ def write_own_text(files: list[Path], out: Path) -> None:
 
 
 def write_docstrings(out: Path) -> None:
-    """Writes train.txt, valid.txt and the labelled examples, from the docstrings of this Python installation."""
+    """Write train.txt, valid.txt and the labelled examples, from the docstrings of this Python installation."""
     docstrings = list(collect_docstrings(installation_roots()))
     splits = split_by_module(docstrings)
-    random.Random(1).shuffle(splits["valid"])  # they come package by package
+    random.Random(1).shuffle(splits["valid"])  # sorted by package
     valid, size = [], 0
     for docstring in splits["valid"]:
         size += len(docstring.text.encode())
@@ -111,10 +111,10 @@ def write_docstrings(out: Path) -> None:
 
 
 def collect_text(corpus: list[Path], text: Path, vocab_size: int) -> None:
-    """Makes the folder of texts, unless an earlier run made it from the same files for the same vocabulary.
+    """Write the folder of texts, unless an earlier run wrote it from the same files for the same vocabulary.
 
     Raises:
-        UserError: an earlier run made it from others.
+        UserError: an earlier run wrote it from others.
     """
     files = {str(file.absolute()): digest_file(file) for file in find_files(corpus)}
     source: TextSource = {"corpus": files, "vocab_size": vocab_size}
@@ -134,7 +134,7 @@ def pretrain(data: Path, out: Path, updates: int) -> list[dict]:
 
 
 def fine_tune(data: Path, checkpoint: Path | None, out: Path, seed: int, updates: int) -> list[dict]:
-    """From a checkpoint, or from random weights where it is None."""
+    """Fine-tune a checkpoint, or random weights if it is None."""
     start = (
         override("checkpoint.finetune_from_model", checkpoint) if checkpoint else "checkpoint.finetune_from_model=null"
     )
@@ -143,7 +143,7 @@ def fine_tune(data: Path, checkpoint: Path | None, out: Path, seed: int, updates
 
 
 def read_examples(file: Path) -> dict[str, list[Example]]:
-    """The labelled examples in the file that ``write_docstrings`` wrote.
+    """Read the labelled examples in the file that ``write_docstrings`` wrote.
 
     Raises:
         UserError: it is damaged.
@@ -155,7 +155,7 @@ def read_examples(file: Path) -> dict[str, list[Example]]:
 
 
 def compare_fine_tuning(folder: Path, checkpoint: Path, seeds: list[int], updates: int) -> dict[str, list[list[dict]]]:
-    """Fine-tunes the checkpoint, and random weights, with each seed. Prints the accuracies and returns the logs."""
+    """Fine-tune the checkpoint, and random weights, with each seed. Print the accuracies and return the logs."""
     splits = read_examples(folder / "text" / "examples.json")
     data = folder / "data-classification"
     if not data.is_dir():
@@ -178,9 +178,9 @@ def compare_fine_tuning(folder: Path, checkpoint: Path, seeds: list[int], update
 
 
 def masked_lm_perplexity(model: BaseFairseqModel, task: MaskedLMTask) -> float:
-    """exp of the mean loss in nats over the masked tokens of valid, as fairseq's criterion computes it.
+    """Return exp of the mean loss in nats over the masked tokens of valid, as fairseq's criterion computes it.
 
-    Masks and the order of rows depend on the task's seed only: they are the same for every model.
+    Masks and the order of sequences depend on the task's seed only: they are the same for every model.
 
     Args:
         model: in evaluation mode afterwards.
@@ -199,15 +199,15 @@ def masked_lm_perplexity(model: BaseFairseqModel, task: MaskedLMTask) -> float:
 
 
 def perplexity_of_frequencies(task: MaskedLMTask) -> float:
-    """Perplexity on valid of a model that predicts each token by its frequency in train."""
+    """Return the perplexity on valid of a model that predicts each token by its frequency in train."""
     streams = (token_stream(Path(task.cfg.data), split) for split in ("train", "valid"))
     return unigram_perplexity(*(np.bincount(ids, minlength=len(task.source_dictionary)) for ids in streams))
 
 
 def report_perplexity(roberta: RobertaHubInterface) -> None:
-    """Prints the masked-LM perplexity of the trained model, of the same model untrained, and of the unigram model."""
+    """Print the masked-LM perplexity of the trained model, of the untrained one, and of the unigram model."""
     trained, task = roberta.model, roberta.task
-    torch.manual_seed(roberta.cfg.common.seed)  # with which fairseq began the run
+    torch.manual_seed(roberta.cfg.common.seed)  # the seed of fairseq's initial weights
     untrained = task.build_model(roberta.cfg.model)
     print("\nperplexity on the validation text, at masked tokens")
     print(f"  before pretraining  {masked_lm_perplexity(untrained, task):8.1f}")

@@ -1,10 +1,10 @@
-"""Writes configs/model/options.yaml from the model's options, those of every attention mechanism among them.
+"""Write configs/model/options.yaml from the model's options, including those of every attention mechanism.
 
 example:
   python scripts/write_model_options.py
 
-Hydra overrides on the command line what a YAML names (model.dropout=0.2), and reads the YAML before anything imports
-the package. Run this after adding or changing an option; a test says so where it was forgotten.
+Hydra overrides on the command line only the names in a YAML (model.dropout=0.2), and reads the YAML before anything
+imports the package. Run this after adding or changing an option; a test fails otherwise.
 """
 
 from pathlib import Path
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def options_yaml() -> str:
-    """The content of the file."""
+    """Return the content of the file."""
     defaults = {name: own.default for name, own in OPTIONS.items()}
     return HEADER + yaml.safe_dump({"_name": "linformer_roberta", **defaults}, sort_keys=False)
 

@@ -1,4 +1,4 @@
-"""Attention mechanisms: one file each, found here by being in this folder."""
+"""Attention mechanisms, one file each; importing this package registers them all."""
 
 import importlib
 import pkgutil

@@ -1,8 +1,8 @@
-"""Projections that follow the length of a text.
+"""Projections that adapt to the length of a text.
 
-A text of l tokens uses the first l columns of a matrix, and fills about k l / n windows. With ``adaptive_length`` it
-fills k, whatever l is: windows divide the text itself, and a matrix works on the text stretched to n positions. At
-l = n both are the same.
+By default a text of l tokens uses the first l columns of a matrix, or fills about k l / n windows. With
+``adaptive_length`` it always fills k: windows divide the text itself, and a matrix is applied to the text stretched to
+n positions. At l = n both are the same.
 
 Dimensions: B batch, n longest sequence, l length of a text, k projected length.
 """
@@ -15,9 +15,9 @@ def adaptive_pooling(sizes: Tensor, rows: int, length: int, dtype: torch.dtype) 
     """Return weights of adaptive pooling: row j of k averages positions floor(j s / k) to ceil((j + 1) s / k) of s.
 
     Args:
-        sizes: (...,), s; where it is 0 the weights are 0.
+        sizes: (...,), s; the weights are 0 where s is 0.
         rows: k.
-        length: positions to have weights for, s or more.
+        length: number of positions with weights, s or more.
         dtype: of the weights.
 
     Returns:
@@ -30,17 +30,17 @@ def adaptive_pooling(sizes: Tensor, rows: int, length: int, dtype: torch.dtype) 
 
 
 def text_lengths(length: int, padding_mask: Tensor | None, device: torch.device) -> Tensor:
-    """(B,), or (1,) where nothing is padded: real positions of each row, at least 1."""
+    """Return the number of unmasked tokens of each sequence, at least 1: (B,), or (1,) without padding."""
     if padding_mask is None:
         return torch.full((1,), length, device=device)
     return (~padding_mask).sum(1).clamp(min=1)
 
 
 def stretch_columns(matrix: Tensor, lengths: Tensor, length: int) -> Tensor:
-    """Return E S, so that (E S) X = E (S X), where S stretches the l first rows of X to n by linear interpolation.
+    """Return E S, so that (E S) X = E (S X); S stretches the first l positions of X to n by linear interpolation.
 
-    Row p of S X lies at p (l - 1) / (n - 1) of X: both ends stay ends, and S is the identity at l = n. Costs
-    B k n, where the product with X costs B k l d.
+    Position p of S X is position p (l - 1) / (n - 1) of X: the ends are kept, and S is the identity at l = n. Costs B k
+    n; the product with X costs B k l d.
 
     Args:
         matrix: E, (..., k, n).

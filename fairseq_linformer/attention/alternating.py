@@ -1,10 +1,11 @@
-"""Alternating attention: a sliding window in most layers, full attention in every third one.
+"""Alternating attention: full attention in every third layer, a sliding window in all others.
 
-ModernBERT's (Warner et al. 2024, arXiv 2412.13663, section 2.1.2), whose first layer is full: position i of the others
-attends to {j : |i - j| <= w / 2}.
+The layers of ModernBERT (Warner et al. 2024, arXiv 2412.13663, section 2.1.2), of which the first is full. In a layer
+with a window position i attends to {j : |i - j| <= w / 2}. ModernBERT has two rotary bases, 160,000 in full layers and
+10,000 in the others; here all layers share ``rotary_base``.
 
 Dimensions: B batch, n sequence length, w window, d embedding.
-Cost per layer: that of ``softmax``, O(B n^2 d), in a full one, and O(B n w d) in the others.
+Cost per layer: that of ``softmax``, O(B n^2 d), in a full layer, and O(B n w d) in the others.
 """
 
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ class AlternatingOptions(Options):
     TEST_CASES: ClassVar = ({}, {"alternating_window": 4, "alternating_every": 2, "alternating_first": 1})
 
     def kind_of_layer(self, layer: int) -> str:
-        every = max(1, self.alternating_every)  # not validated yet
+        every = max(1, self.alternating_every)  # called before validate
         return "full" if layer % every == self.alternating_first else "windowed"
 
     def validate(self, config: AttentionConfig) -> None:
@@ -42,7 +43,7 @@ class AlternatingOptions(Options):
 
 @register_attention("alternating", AlternatingOptions)
 class AlternatingAttention(Attention):
-    """The layers are those of ``softmax`` and of ``longformer`` without global tokens; none is of this class."""
+    """Builder of ``softmax`` layers and of ``longformer`` layers without global tokens; no layer has this class."""
 
     RELATIVE_POSITIONS = True
 

@@ -1,7 +1,8 @@
-"""The contract of every attention mechanism, what mechanisms share, and their registry.
+"""Base class of all attention mechanisms, their shared functions, and their registry.
+
+Nothing under ``attention/`` imports fairseq, so that each mechanism can be read, tested, timed and exported alone.
 
 Dimensions: B batch, n sequence length, m keys, d embedding, h heads, d_h = d / h.
-Nothing under ``attention/`` imports fairseq: each mechanism can be read, tested, timed and exported alone.
 """
 
 from abc import ABC, abstractmethod
@@ -21,7 +22,7 @@ from .positions import RelativePositions
 def is_unmodified_linear(linear: nn.Module) -> bool:
     """Return True for an unmodified ``nn.Linear``, whose weight and bias may be read; any other must be called.
 
-    An adapter (LoRA) may wrap it, it may be quantized, or a hook may bring its weight, as accelerate's do.
+    An adapter (LoRA) may wrap it, it may be quantized, or a hook may load its weight, as those of accelerate do.
     """
     hooked = linear._forward_pre_hooks or linear._forward_hooks or "forward" in vars(linear)
     return type(linear) is nn.Linear and not hooked
@@ -30,22 +31,22 @@ def is_unmodified_linear(linear: nn.Module) -> bool:
 class Attention(RelativePositions, ABC):
     """Bidirectional self-attention over a batch of sequences.
 
-    Contract, held by one test suite over the whole registry:
+    Contract, tested for the whole registry:
 
-    * ``forward(x, padding_mask, first_values)`` takes x (B, n, d) and a boolean mask (B, n), True where a position is
-      padding, or None; it returns (B, n, d). Padding is on the right.
+    * ``forward(x, padding_mask, first_values)`` takes x (B, n, d) and a boolean mask (B, n), True for padding, or None;
+      it returns (B, n, d). Padding is on the right.
     * After ``add_value_residual`` it takes ``first_values`` (B, n, d), the values of the first layer, and computes its
-      own values by ``values``.
-    * The output at real positions does not depend on padded ones, on their number or on the other rows of the batch.
-      The output at padded positions is finite and otherwise free.
+      values by ``values``.
+    * The output at unmasked positions does not depend on padding or on the other sequences of the batch. The output at
+      padded positions is finite and otherwise arbitrary.
     * n is any length from 1 to ``max_positions``; the encoder rejects longer ones.
     * A mechanism with ``RELATIVE_POSITIONS`` has ``rotated`` queries and keys, and ``add_alibi`` on its masks, wherever
       a query attends to a single position; the configuration rejects such positions for all others.
-    * Attention dropout applies to the attention weights, in training mode only. A mechanism that never has them
-      (``HAS_WEIGHTS``) is not built with any.
+    * Attention dropout applies to the attention weights, in training only. A mechanism without attention weights
+      (``HAS_WEIGHTS``) is built without it.
     """
 
-    name: ClassVar[str]  # set by register_attention, as are the options
+    name: ClassVar[str]  # set by register_attention, which also sets the options
     Options: ClassVar[type[Options]] = Options
     HAS_WEIGHTS: ClassVar[bool] = True
     USES_PROJECTION: ClassVar[bool] = False  # True for mechanisms that read the options of E and F
@@ -54,7 +55,7 @@ class Attention(RelativePositions, ABC):
     k_proj: nn.Linear
     v_proj: nn.Linear
     value_mix: nn.Parameter | None
-    # A kernel (``kernels/flex.py``) in place of the mechanism's own code: the arguments of ``forward`` to the heads.
+    # A kernel (``kernels/flex.py``) that replaces the mechanism's code, from the arguments of ``forward`` to the heads.
     kernel: "Callable[[Attention, Tensor, Tensor | None, Tensor | None], Tensor] | None" = None
 
     @abstractmethod
@@ -63,24 +64,24 @@ class Attention(RelativePositions, ABC):
 
     @classmethod
     def build_layers(cls, config: AttentionConfig) -> list["Attention"]:
-        """Build the attention of every layer, all at once, so that layers can share parameters."""
+        """Build the attention of all layers together, so that layers can share parameters."""
         options = cls.Options.read(config)
         return [cls(config, options, layer) for layer in range(config.encoder_layers)]
 
     def finish_initialisation(self) -> None:
-        """Set parameters to a start that is not random. The model calls it again once it has drawn all linear maps."""
+        """Set parameters whose initial values are not random; called again once the model has drawn its linear maps."""
 
     def reset_buffers(self) -> None:
-        """Draw the buffers, which transformers builds in memory that holds nothing."""
+        """Draw the buffers, which transformers builds in uninitialised memory."""
 
     def upgrade_state_dict_named(self, state: dict[str, Tensor], name: str) -> None:
-        """Add, in place, what the checkpoint of another mechanism lacks.
+        """Add, in place, the parameters that the checkpoint of another mechanism lacks.
 
-        fairseq calls it with the parameters of the whole checkpoint, and this module's name there, before loading.
+        fairseq calls it before loading, with the whole checkpoint and this module's name in it.
         """
 
     def __init__(self, config: AttentionConfig, options: Any = None, layer: int = 0, **before_out_proj: nn.Module):
-        """Add the linear maps of a layer, numbered from 0, whose mechanism has those (validated) options.
+        """Build the linear maps of a layer, numbered from 0, of a mechanism with these (validated) options.
 
         `before_out_proj` are modules of the mechanism that precede the last map. The order is that of fairseq's code,
         because optimizers keep their state by the order of parameters.
@@ -92,7 +93,7 @@ class Attention(RelativePositions, ABC):
         self.dropout = config.attention_dropout
         self.set_positions(config)
         for name in Attention.QKV_PROJECTIONS:
-            linear = nn.Linear(self.embed_dim, self.embed_dim)  # drawn even if left out: seeds keep their meaning
+            linear = nn.Linear(self.embed_dim, self.embed_dim)  # drawn even if unused: seeds keep their meaning
             if name in self.QKV_PROJECTIONS:
                 self.add_module(name, linear)
         for name, module in before_out_proj.items():
@@ -109,7 +110,7 @@ class Attention(RelativePositions, ABC):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Set both weights of a value residual to their start."""
+        """Set both weights of a value residual to 0.5."""
         if self.value_mix is not None:
             nn.init.constant_(self.value_mix, 0.5)
 
@@ -117,7 +118,7 @@ class Attention(RelativePositions, ABC):
         """Return V = X W_v + b, or with a value residual u V + w V_1: (B, n, d) -> (B, n, d).
 
         V_1 (B, n, d) are the values of the first layer, (u, w) is ``value_mix``. It costs B n d, and in projected
-        attention F V_1. u is multiplied into W_v and b, so that no V is kept for its gradient.
+        attention also F V_1. u is multiplied into W_v and b, so that V need not be kept for a gradient.
         """
         if self.value_mix is None or first_values is None or not is_unmodified_linear(self.v_proj):
             return self.with_first_values(self.v_proj(x), first_values)
@@ -125,7 +126,7 @@ class Attention(RelativePositions, ABC):
         return F.linear(x, weight * self.v_proj.weight, weight * self.v_proj.bias) + first_weight * first_values
 
     def with_first_values(self, values: Tensor, first_values: Tensor | None) -> Tensor:
-        """Mix values of any shape with the first layer's of the same shape, where there is a value residual."""
+        """Mix values of any shape with those of the first layer; without a value residual return them unchanged."""
         if self.value_mix is None or first_values is None:
             return values
         weight, first_weight = self.value_mix
@@ -136,7 +137,7 @@ class Attention(RelativePositions, ABC):
         return self.rotated(self.q_proj(x)), self.rotated(self.k_proj(x)), self.values(x, first_values)
 
     def split_heads(self, x: Tensor) -> Tensor:
-        """(..., n, d) -> (..., h, n, d_h)."""
+        """Split the heads: (..., n, d) -> (..., h, n, d_h)."""
         return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(-3, -2)
 
     def join_heads(self, heads: Tensor) -> Tensor:
@@ -149,22 +150,22 @@ class Attention(RelativePositions, ABC):
         return weight, linear.bias.view(self.num_heads, 1, self.head_dim)
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, attn_mask: Tensor | None = None) -> Tensor:
-        """Return softmax(Q K^T / sqrt(d_h)) V, in training with dropout on the weights.
+        """Return softmax(Q K^T / sqrt(d_h)) V, with dropout on the weights in training.
 
         Args:
             queries: (B, h, n, d_h).
-            keys, values: (B, h, m, d_h), m keys of whatever kind.
+            keys, values: (B, h, m, d_h).
             attn_mask: (B or 1, h or 1, n or 1, m); None for every key. Boolean, True where a query attends to a key; or
-                finite numbers, without gradient, that are added to the scores (``add_alibi``).
-                The result of a query without any key is finite and otherwise free.
+                finite numbers, without gradient, that are added to the scores (``add_alibi``). The result of a query
+                without any key is finite and otherwise arbitrary.
 
         Returns:
             (B, h, n, d_h).
         """
         if attn_mask is not None and attn_mask.is_floating_point():
             if queries.dtype == torch.float16:
-                attn_mask = attn_mask.clamp(min=torch.finfo(torch.float16).min)  # finite there, too
-            attn_mask = attn_mask.to(queries.dtype)  # PyTorch takes no other
+                attn_mask = attn_mask.clamp(min=torch.finfo(torch.float16).min)  # finite for such queries, too
+            attn_mask = attn_mask.to(queries.dtype)  # PyTorch requires equal precisions
         p = self.dropout if self.training else 0.0
         if p > 0 and is_slow(queries):
             return attend_with_dropout(queries, keys, values, attn_mask, p)
@@ -172,12 +173,12 @@ class Attention(RelativePositions, ABC):
 
     @staticmethod
     def real_positions(x: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """(B, n), True where a position is no padding."""
+        """Return True for each position that is not padding, (B, n)."""
         return x.new_ones(x.shape[:2], dtype=torch.bool) if padding_mask is None else ~padding_mask
 
     @staticmethod
     def zero_padding(x: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """(B, n, d) with zeros at padded positions."""
+        """Set padded positions of (B, n, d) to zero."""
         return x if padding_mask is None else x.masked_fill(padding_mask.unsqueeze(-1), 0.0)
 
 
@@ -187,7 +188,7 @@ AttentionClass = TypeVar("AttentionClass", bound=type[Attention])
 
 
 def register_attention(name: str, options: type[Options] = Options) -> Callable[[AttentionClass], AttentionClass]:
-    """Register a mechanism, with its options, as ``attention=name``: a class decorator.
+    """Register a mechanism and its options as ``attention=name``: a class decorator.
 
     Raises:
         UserError: the name is taken.
@@ -207,7 +208,7 @@ def get_attention(name: str) -> type[Attention]:
     """Return the mechanism of that name.
 
     Raises:
-        UserError: there is none; the message lists those that there are.
+        UserError: the name is unknown; the message lists the registered ones.
     """
     if name not in ATTENTIONS:
         raise UserError(f"attention={name} is not known; choose from {', '.join(sorted(ATTENTIONS))}")

@@ -3,11 +3,11 @@
     a query in block i attends to the blocks {i - 1, i, i + 1}, {0, L} and r random ones, under one softmax;
     a query in block 0 or L attends to every position.
 
-This is the paper's internal transformer construction (ITC): blocks of the text itself are global, the first one and
-the last one, L, the one with the row's last real position, however far it is padded.
+This is the paper's internal transformer construction (ITC): the first block of the text and the last one, L, are
+global. L is the block of the last unmasked token, whatever the padding.
 
 Dimensions: B batch, n sequence length, b block, N = ceil(n / b) blocks, r random blocks, m = r + 5 blocks that a query
-sees, d embedding, h heads, d_h = d / h.
+attends to, d embedding, h heads, d_h = d / h.
 Cost per layer: O(B n d^2 + B n m b d) time, O(B n m (b h + d)) memory.
 """
 
@@ -43,10 +43,10 @@ class BigBirdOptions(Options):
 
 
 def draw_random_blocks(blocks: int, num_heads: int, count: int) -> Tensor:
-    """(N, h, r): for each block of queries and each head different blocks, drawn from those that it would not see.
+    """Draw different blocks for each head and query block, from those that it does not attend to otherwise: (N, h, r).
 
-    In a sequence of N blocks these are all but the window, the first and the last; where there are fewer than `count`,
-    ``NO_BLOCK`` stands in.
+    In a sequence of N blocks the window, the first and the last block are excluded; if fewer than `count` blocks
+    remain, ``NO_BLOCK`` fills up.
     """
     drawn = []
     for block in range(blocks):
@@ -61,8 +61,8 @@ def draw_random_blocks(blocks: int, num_heads: int, count: int) -> Tensor:
 class BigBirdAttention(Attention):
     """Attention over m blocks of b positions; see the module.
 
-    ``random_blocks`` are drawn once, for sequences of ``max_positions``, and kept in checkpoints. A shorter row has
-    those of them that it reaches: its random blocks depend on positions alone, but are fewer.
+    ``random_blocks`` are drawn once, for sequences of ``max_positions``, and kept in checkpoints. A shorter sequence
+    uses those that lie within it, so it has fewer random blocks.
     """
 
     RELATIVE_POSITIONS = True
@@ -85,10 +85,10 @@ class BigBirdAttention(Attention):
         size = block_size(self.block, x.size(1))
         real = into_blocks(real, size)  # (B, N, b)
         queries, keys, values = (into_blocks(rows, size) for rows in self.project(x, first_values))
-        # Padding stands on the right: the blocks that hold something real are the first ones, at least block 0.
+        # Padding is on the right: the blocks with unmasked tokens are the first ones, at least block 0.
         last = (real.any(2).sum(1).clamp(min=1) - 1)[:, None, None, None]  # (B, 1, 1, 1)
 
-        out = self._attend_to_some(queries, keys, values, real, last)  # (B, N, b, d), as are the four
+        out = self._attend_to_some(queries, keys, values, real, last)  # (B, N, b, d), all four
         of_first, of_last = self._attend_to_all(queries, keys, values, real, last)  # (B, 1, b, d)
         block = torch.arange(out.size(1), device=x.device)[:, None, None]  # (N, 1, 1)
         out = torch.where(block == 0, of_first, torch.where(block == last, of_last, out))
@@ -97,7 +97,7 @@ class BigBirdAttention(Attention):
     def _attend_to_all(
         self, queries: Tensor, keys: Tensor, values: Tensor, real: Tensor, last: Tensor
     ) -> tuple[Tensor, ...]:
-        """Full attention for the first and the last block: twice (B, 1, b, d)."""
+        """Compute full attention for the first and the last block: twice (B, 1, b, d)."""
         of_last = queries.gather(1, last.expand(-1, -1, *queries.shape[2:]))
         both = torch.cat([queries[:, :1], of_last], dim=1)
         both, keys, values = (self.split_heads(blocks.flatten(1, 2)) for blocks in (both, keys, values))
@@ -111,10 +111,7 @@ class BigBirdAttention(Attention):
         return out.unsqueeze(1).chunk(2, dim=2)
 
     def _attend_to_some(self, queries: Tensor, keys: Tensor, values: Tensor, real: Tensor, last: Tensor) -> Tensor:
-        """Attention of all blocks to a few; the results of block 0 and L are not used: (B, N, b, d).
-
-        The blocks of queries, each with its keys, are the rows of a larger batch of B N.
-        """
+        """Attend from all blocks to their m blocks, (B, N, b, d); results of block 0 and L are unused."""
         seen, attended = self._seen_blocks(queries.size(1), last)  # (B, N, h, m)
         index = seen + queries.size(1) * torch.arange(seen.size(0), device=seen.device)[:, None, None, None]
         attn_mask = attended.unsqueeze(-1) & real.flatten(0, 1)[index]  # (B, N, h, m, b)
@@ -129,10 +126,10 @@ class BigBirdAttention(Attention):
         return out.unflatten(0, real.shape[:2])
 
     def _seen_blocks(self, blocks: int, last: Tensor) -> tuple[Tensor, Tensor]:
-        """Numbers of the blocks that each block sees, head by head, and which of them count: both (B, N, h, m).
+        """Return the indices of each block's m blocks per head, and True for those that count: both (B, N, h, m).
 
-        What lies beyond the ends does not count, nor, a second time, what is in the window and global too. (Where block
-        0 is also the last it does count twice, in rows that are padding or not used.)
+        A block beyond the ends does not count, nor the second occurrence of one that is both local and global. (If
+        block 0 is also the last block it counts twice, in sequences that are padding or unused.)
         """
         numbers = torch.arange(blocks, device=last.device)
         window = numbers[:, None] + torch.arange(-1, 2, device=last.device)  # (N, 3)
@@ -143,7 +140,7 @@ class BigBirdAttention(Attention):
         return seen, F.pad(inner_attended, (2, 0), value=True)
 
     def _take(self, blocks: Tensor, index: Tensor) -> Tensor:
-        """Head by head the blocks of that index into (B N), (B, N, h, m): (B, N, b, d) -> (B N, h, m b, d_h)."""
+        """Gather the blocks (B, N, h, m) of each head from (B N): (B, N, b, d) -> (B N, h, m b, d_h)."""
         heads = self.split_heads(blocks.flatten(0, 1)).flatten(0, 1)  # (B N h, b, d_h)
         index = index * self.num_heads + torch.arange(self.num_heads, device=index.device)[:, None]
         taken = heads.index_select(0, index.flatten()).unflatten(0, (-1, *index.shape[2:]))  # (B N, h, m, b, d_h)

@@ -1,4 +1,4 @@
-"""Sequences cut into blocks, which windows, chunks and segments have in common.
+"""Sequences cut into blocks, as windows, chunks and segments need them.
 
 Dimensions: B batch, n sequence length, b block, N = ceil(n / b) blocks, m keys, d embedding, h heads, d_h = d / h.
 """
@@ -13,7 +13,7 @@ from .base import Attention
 
 
 def statically_true(condition: bool) -> bool:
-    """Return a condition on sizes; while PyTorch compiles for any of them, True if it holds for all."""
+    """Return a condition on sizes; while PyTorch compiles for any size, True only if it holds for all."""
     if torch.compiler.is_compiling():
         from torch.fx.experimental.symbolic_shapes import statically_known_true
 
@@ -22,15 +22,15 @@ def statically_true(condition: bool) -> bool:
 
 
 def sym_min(one: int, other: int) -> int:
-    """Return the smaller of two sizes. ``torch.sym_min`` of two numbers cuts a compiled graph before PyTorch 2.13."""
+    """Return the smaller of two sizes. ``torch.sym_min`` of two numbers breaks a compiled graph before PyTorch 2.13."""
     known = isinstance(one, int) and isinstance(other, int)
     return min(one, other) if known else cast(int, torch.sym_min(one, other))
 
 
 def narrow_prefix(x: Tensor, length: int, dim: int) -> Tensor:
-    """Return the first entries of a dimension: a view; while PyTorch compiles for any length a copy.
+    """Return the first entries of a dimension, as a view; while PyTorch compiles for any length, as a copy.
 
-    A slice may be the whole tensor, for some lengths and not for others: that would tie an exported graph to either.
+    A slice is the whole tensor for some lengths only, which would specialise an exported graph.
     """
     if statically_true(length < x.size(dim)) or statically_true(length == x.size(dim)):
         return x.narrow(dim, 0, length)
@@ -38,14 +38,14 @@ def narrow_prefix(x: Tensor, length: int, dim: int) -> Tensor:
 
 
 def block_size(longest: int, length: int) -> int:
-    """Return b: a sequence shorter than a block is a block, except where PyTorch compiles for any length."""
+    """Return b, at most the length of the sequence, except while PyTorch compiles for any length."""
     return longest if torch.compiler.is_compiling() else min(longest, length)
 
 
 def into_blocks(x: Tensor, size: int, pad_blocks: int = 0) -> Tensor:
-    """(B, n, ...) -> (B, N, b, ...), zeros (False) after the end; with `pad_blocks` more blocks of them at each end.
+    """Cut into blocks, (B, n, ...) -> (B, N, b, ...), with zeros (False) at the end and `pad_blocks` more at both.
 
-    A view where the blocks fill the sequence.
+    Returns a view where the blocks fill the sequence.
     """
     if pad_blocks == 0 and statically_true(x.size(1) % size == 0):
         return x.unflatten(1, (x.size(1) // size, size))
@@ -55,21 +55,21 @@ def into_blocks(x: Tensor, size: int, pad_blocks: int = 0) -> Tensor:
 
 
 def out_of_blocks(blocks: Tensor, length: int) -> Tensor:
-    """(B, N, b, ...) -> (B, n, ...), the inverse."""
+    """Invert ``into_blocks``: (B, N, b, ...) -> (B, n, ...)."""
     return narrow_prefix(blocks.flatten(1, 2), length, dim=1)
 
 
 def with_neighbours(blocks: Tensor) -> Tensor:
-    """(B, N, b, ...) -> (B, N, 3 b, ...): each block between those before and after it; zeros beyond both ends."""
+    """Concatenate each block with both neighbours, zeros beyond the ends: (B, N, b, ...) -> (B, N, 3 b, ...)."""
     one_at_each_end = (0, 0) * (blocks.dim() - 2) + (1, 1)
     padded = F.pad(blocks, one_at_each_end)
     return torch.cat([padded[:, :-2], blocks, padded[:, 2:]], dim=2)
 
 
 def block_windows(x: Tensor, size: int, margin: int) -> list[Tensor]:
-    """Return each block between e positions on either side, in parts: (B, n, ...) -> (B, N, ..., ...), b + 2 e in all.
+    """Return each block with e positions on either side, in parts of b + 2 e in all: (B, n, ...) -> (B, N, ..., ...).
 
-    Beyond the ends are zeros (False). All are views of one tensor.
+    Zeros (False) beyond the ends. All parts are views of one tensor.
 
     Args:
         x: the sequence.
@@ -79,7 +79,7 @@ def block_windows(x: Tensor, size: int, margin: int) -> list[Tensor]:
     beyond = (margin + size - 1) // size
     padded = into_blocks(x, size, beyond)
     parts = [padded[:, start : padded.size(1) - 2 * beyond + start] for start in range(2 * beyond + 1)]
-    cut = beyond * size - margin  # of the outermost
+    cut = beyond * size - margin  # of the outermost parts
     parts[0], parts[-1] = parts[0][:, :, cut:], parts[-1][:, :, : size - cut]
     return parts
 
@@ -90,20 +90,20 @@ def with_margins(x: Tensor, size: int, margin: int) -> Tensor:
 
 
 def half_window(window: int) -> int:
-    """Return e beside a segment of w positions: floor(w / 2), and 1 beside w = 1, as Long-Short's authors have it."""
+    """Return the margin e of a segment of w positions: floor(w / 2), but 1 for w = 1, as in Long-Short's code."""
     return max(1, window // 2)
 
 
 def attend_in_blocks(
     attention: Attention, queries: Tensor, keys: Tensor, values: Tensor, attn_mask: Tensor, size: int
 ) -> Tensor:
-    """``Attention.attend`` for queries in N blocks with keys of their own, which attend as rows of a larger batch.
+    """Apply ``Attention.attend`` to N query blocks, each with its keys, in a batch of B N.
 
     Args:
         attention: gives heads and dropout.
         queries: (B, n, d).
         keys, values: (B N, h, m, d_h).
-        attn_mask: (B, N, h or 1, b or 1, m): of each block as ``Attention.attend`` takes it.
+        attn_mask: (B, N, h or 1, b or 1, m), as ``Attention.attend`` takes it, for each block.
         size: b.
 
     Returns:
@@ -118,7 +118,7 @@ def attend_in_blocks(
 def convolution_per_head(heads: int, width: int) -> nn.Conv2d | None:
     """Build a depthwise convolution along the sequence, one kernel per head: (B, h, n, d_h) -> (B, h, n, d_h).
 
-    Heads are the channels of an image of n by d_h. None for a width of 0.
+    Heads are the channels of an image of n by d_h. Returns None for a width of 0.
     """
     if width == 0:
         return None

@@ -1,6 +1,8 @@
 """Full attention for the first token, by content alone.
 
-With one query it takes fewer products to move the maps of keys and values to its side. Cost: B n h d each.
+    softmax((q W_k) X^T / sqrt(d_h)) X W_v
+
+With one query it is cheaper to apply the key and value maps on the query's side. Cost: B n h d each.
 
 Dimensions: B batch, n sequence length, d embedding, h heads, d_h = d / h.
 """
@@ -15,7 +17,7 @@ from .base import Attention, is_unmodified_linear
 def attend_from_first(
     attention: Attention, x: Tensor, padding_mask: Tensor | None, first_values: Tensor | None
 ) -> Tensor:
-    """Attend from the first token to all: (B, n, d) -> (B, h, 1, d_h). P V is (P X) W_v and P times the bias."""
+    """Attend from the first token to all, P V = (P X) W_v + b: (B, n, d) -> (B, h, 1, d_h)."""
     weights = F.dropout(first_weights(attention, x, padding_mask), attention.dropout, attention.training)
     if is_unmodified_linear(attention.v_proj):
         weight, bias = attention.per_head_params(attention.v_proj)
@@ -31,7 +33,7 @@ def attend_from_first(
 def first_weights(attention: Attention, x: Tensor, padding_mask: Tensor | None) -> Tensor:
     """Return P = softmax(q K^T / sqrt(d_h)) of the first token: (B, n, d) -> (B, h, n).
 
-    q K^T is (q W_k) X^T but for a constant, which softmax cancels.
+    q K^T is (q W_k) X^T plus a constant, which softmax cancels.
     """
     queries = attention.split_heads(attention.zero_rotary_dims(attention.q_proj(x[:, :1]))) * attention.head_dim**-0.5
     if is_unmodified_linear(attention.k_proj):

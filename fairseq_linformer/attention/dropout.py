@@ -1,13 +1,14 @@
-"""Dropout on activations and on attention weights that costs little on the CPU too.
+"""Dropout on activations and on attention weights that is fast on the CPU too.
 
-There PyTorch draws masks serially, one random number per element. Here four elements share the 64 bits of a draw. And
-there PyTorch's fused attention has no dropout: instead of it several tensors of n x m weights are kept for the backward
-pass. Here attention takes some queries at a time and computes their weights again in the backward pass, as
+On the CPU PyTorch draws masks serially, one random number per element; here four elements share the 64 bits of a draw.
+PyTorch's fused attention has no dropout on the CPU, and without it several tensors of n x m weights are kept for the
+backward pass. Here attention processes q queries at a time and recomputes their weights in the backward pass, as
 FlashAttention does (Dao et al. 2022, arXiv 2205.14135, section 3.1).
 
-On a GPU PyTorch's kernels do as much; while PyTorch compiles they are taken for every device.
+On a GPU, and while PyTorch compiles, PyTorch's own kernels are used.
 
-Dimensions: B batch, n queries, q of them at a time, m keys, h heads, d_h = d / h.
+Dimensions: B batch, n queries, q queries at a time, m keys, h heads, d_h = d / h.
+Cost of attention: O(B h n m d_h) time, twice the scores in training; O(B h q m) memory.
 """
 
 from collections.abc import Iterator
@@ -18,20 +19,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-LEVELS = 2**16  # a probability is a multiple of 1 / LEVELS here: 0.1 is 6554 / 65536
-WEIGHTS = 2**21  # attention weights at a time: fewer or more were slower, at n = 512 and at 4,096
+LEVELS = 2**16  # probabilities are multiples of 1 / LEVELS: 0.1 is 6554 / 65536
+WEIGHTS = 2**21  # attention weights at a time; fewer or more were slower, at n = 512 and at 4,096
 MIN_QUERIES = 16  # at a time, however many weights they have
 
 
 def dropout(x: Tensor, p: float, training: bool) -> Tensor:
-    """``F.dropout``: in training zeros with probability p, below 1, the rest divided by 1 - p."""
+    """Apply ``F.dropout``: in training zero elements with probability p < 1, and divide the others by 1 - p."""
     if not training or p == 0 or not is_slow(x):
         return F.dropout(x, p, training)
     return x.masked_fill(~draw_mask(x.shape, p), 0.0) * scale(p)
 
 
 class Dropout(nn.Dropout):
-    """``nn.Dropout`` by ``dropout``."""
+    """``nn.Dropout`` by means of ``dropout``."""
 
     def forward(self, x: Tensor) -> Tensor:
         return dropout(x, self.p, self.training)
@@ -50,7 +51,7 @@ def draw_mask(shape: torch.Size, p: float, generator: torch.Generator | None = N
 
 
 def scale(p: float) -> float:
-    """Return the factor of the elements that are kept."""
+    """Return the factor of the remaining elements."""
     return LEVELS / (LEVELS - _level(p))
 
 
@@ -59,7 +60,7 @@ def _level(p: float) -> int:
 
 
 def attend_with_dropout(queries: Tensor, keys: Tensor, values: Tensor, attn_mask: Tensor | None, p: float) -> Tensor:
-    """``Attention.attend`` on the CPU, with dropout of probability p, above 0, on the weights.
+    """Compute ``Attention.attend`` on the CPU, with dropout of probability p > 0 on the weights.
 
     A mask of numbers is finite.
     """
@@ -69,10 +70,11 @@ def attend_with_dropout(queries: Tensor, keys: Tensor, values: Tensor, attn_mask
 
 
 class _DropoutAttention(torch.autograd.Function):
-    """Attention whose passes both draw the same masks, from one seed.
+    """Attention with dropout that draws the same masks in both passes, from one seed.
 
     Scores, weights and sums are at least in float32, under autocast too: bfloat16 rounds a score near 20 by up to 0.06,
-    and its weight changes by 6 %. Queries, keys and values may differ in precision; the result has that of the queries.
+    which changes its weight by 6 %. Queries, keys and values may differ in precision; the result has that of the
+    queries.
     """
 
     @staticmethod
@@ -109,13 +111,13 @@ class _DropoutAttention(torch.autograd.Function):
 
 
 class _Part(NamedTuple):
-    """Some rows of the batch and some of their queries, and the operands of their attention, in its precision.
+    """Operands of the attention of some queries of some sequences, in its precision.
 
     Attributes:
-        rows, positions: which rows, and which of their queries.
-        keys, values: K / sqrt(d_h) and V / (1 - p) of these rows.
+        rows, positions: slices of the batch and of the queries.
+        keys, values: K / sqrt(d_h) and V / (1 - p) of these sequences.
         weights: the softmax of the scores.
-        kept: 1 for weights that dropout keeps, else 0.
+        kept: 0 for weights that dropout zeroes, else 1.
     """
 
     rows: slice
@@ -129,10 +131,10 @@ class _Part(NamedTuple):
 def _parts(
     queries: Tensor, keys: Tensor, values: Tensor, attn_mask: Tensor | None, p: float, seed: int
 ) -> Iterator[_Part]:
-    """Yield all of the attention, part by part.
+    """Yield the attention part by part.
 
-    A part is as many whole rows as ``WEIGHTS`` allows, or else some queries of one: a gradient of keys is then a sum of
-    few parts.
+    A part is as many whole sequences as ``WEIGHTS`` allows, or else some queries of one: the gradient of keys is then a
+    sum of few parts.
     """
     generator = torch.Generator().manual_seed(seed)
     precision = torch.promote_types(queries.dtype, torch.float32)
@@ -141,7 +143,7 @@ def _parts(
     step = max(MIN_QUERIES, WEIGHTS // (count * heads * keys.size(2)))
     for first in range(0, batch, count):
         rows = slice(first, first + count)
-        # Of these rows alone: blocks of queries have keys of their own, together several times the sequence.
+        # Of these sequences alone: the keys of query blocks together are several times the sequence.
         part_keys, part_values = keys[rows].to(precision) * size**-0.5, values[rows].to(precision) * scale(p)
         for start in range(0, length, step):
             positions = slice(start, start + step)
@@ -149,7 +151,7 @@ def _parts(
             if attn_mask is not None:
                 mask = attn_mask if attn_mask.size(0) == 1 else attn_mask[rows]
                 mask = mask if mask.size(2) == 1 else mask[:, :, positions]
-                lowest = torch.finfo(precision).min  # minus infinity alone in a row would give nan
+                lowest = torch.finfo(precision).min  # a query with minus infinity alone would give nan
                 _ = scores.masked_fill_(~mask, lowest) if mask.dtype == torch.bool else scores.add_(mask)
             kept = draw_mask(scores.shape, p, generator).to(precision)
             yield _Part(rows, positions, part_keys, part_values, scores.softmax(-1), kept)

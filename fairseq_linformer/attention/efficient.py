@@ -3,13 +3,13 @@
     head = softmax over features(Q) . (softmax over positions(K)^T V)
 
 Dimensions: B batch, n sequence length, d embedding, h heads, d_h = d / h.
-Cost per layer: O(B n d^2 / h) time beside the linear maps, O(B n d) memory.
+Cost per layer: O(B n d^2 / h) time besides the linear maps, O(B n d) memory.
 
-Each of the d_h features of the keys is one global attention map over the positions: its weights sum the values up to
-one context vector, and a query mixes the d_h context vectors. The product of both softmaxes is a matrix whose rows sum
-to 1, as those of softmax attention do, but it is another matrix: nothing here approximates it. As in the authors' code
-(cmsflash/efficient-attention), neither softmax is tempered by sqrt(d_h). Dropout, which the paper does not mention,
-applies to the softmax over positions, the attention weights of the method.
+Each of the d_h key features is one global attention map over the positions: its weights sum the values to one context
+vector, and a query mixes the d_h context vectors. The rows of the product of both softmaxes sum to 1, as in softmax
+attention, but the product does not approximate it. As in the authors' code (cmsflash/efficient-attention), neither
+softmax is scaled by sqrt(d_h). Dropout, which the paper does not mention, applies to the softmax over positions, the
+attention weights of the method.
 """
 
 import torch
@@ -21,7 +21,7 @@ from .dropout import dropout
 
 @register_attention("efficient")
 class EfficientAttention(Attention):
-    """A context of d_h vectors, each a weighted sum of the values, is read by every query."""
+    """Attention of every query to d_h context vectors, each a weighted sum of the values."""
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:
         queries, keys, values = map(self.split_heads, self.project(x, first_values))

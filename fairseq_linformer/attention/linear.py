@@ -1,4 +1,4 @@
-"""Linear transformer (Katharopoulos et al. 2020, arXiv 2006.16236, eq. 4 to 7), and what kernel attentions share.
+"""Linear transformer (Katharopoulos et al. 2020, arXiv 2006.16236, eq. 4 to 7), and the base of kernel attentions.
 
     head_i = phi(q_i) . sum_j phi(k_j) v_j^T / phi(q_i) . sum_j phi(k_j)
 
@@ -6,18 +6,16 @@ with ``linear_feature_map``:
 
     elu       phi(x) = elu(x) + 1
     hedgehog  phi(x) = [exp(W x), exp(-W x)], a W for the queries and one for the keys of each head (Zhang et al. 2024,
-              arXiv 2402.04347)
+              arXiv 2402.04347, whose W x also has a bias)
 
 Dimensions: B batch, n sequence length, d embedding, h heads, d_h = d / h, m features: d_h, with hedgehog 2 d_h.
-Cost per layer: O(B h n m d_h) time beside the linear maps, O(B h n m) memory: each sum over j is taken once for all i.
+Cost per layer: O(B h n m d_h) time besides the linear maps, O(B h n m) memory: each sum over j is shared by all i.
 
-It is attention whose weights phi(q_i) . phi(k_j) / sum_j phi(q_i) . phi(k_j) are never formed, so there is nothing to
-apply attention dropout to. Hedgehog's W begins as the identity. In a model that is trained from its start it only
-stands for another q_proj or k_proj; it is meant for conversions, which fit it to a teacher's attention with all else as
-it was (``convert.py``).
+The weights phi(q_i) . phi(k_j) / sum_j phi(q_i) . phi(k_j) are never materialised, so attention dropout does not apply.
+Hedgehog's W starts as the identity. It is meant for conversions, which fit it to a teacher's attention with all other
+parameters fixed (``convert.py``); in a model trained from random weights it is redundant with q_proj and k_proj.
 
-``performer.py`` and ``rfa.py`` have random phi with phi(q) . phi(k) near exp(q . k), and ``RandomKernelAttention`` in
-common.
+``performer.py`` and ``rfa.py`` have random phi with phi(q) . phi(k) near exp(q . k), by ``RandomKernelAttention``.
 """
 
 from abc import abstractmethod
@@ -36,23 +34,23 @@ from .options import AttentionConfig, Options, option
 class KernelAttention(Attention):
     """Attention with weights in proportion to phi(q) . phi(k), for the feature maps phi of a subclass.
 
-    Everything between the linear maps is in float32 at least: sums over n positions overflow half precision, and
-    exponentials lose what distinguishes them.
+    Computed at least in float32 between the linear maps: sums over n positions overflow half precision, and
+    exponentials lose small differences.
     """
 
     HAS_WEIGHTS = False
     smallest_denominator: float = 1e-6
 
     def features(self, queries: Tensor, keys: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:
-        """phi of queries and of keys, for both of which a common factor per feature may be chosen."""
+        """Return phi of queries and of keys; a common factor per feature may be chosen for both."""
         return self.query_features(queries), self.key_features(keys, padding)
 
     @abstractmethod
     def query_features(self, queries: Tensor) -> Tensor:
-        """phi of queries, (B, h, n, d_h) -> (B, h, n, m)."""
+        """Return phi of queries, (B, h, n, d_h) -> (B, h, n, m)."""
 
     def key_features(self, keys: Tensor, padding: Tensor | None) -> Tensor:
-        """phi of keys, (B, h, n, d_h) -> (B, h, n, m); those of padded keys, where padding (B, 1, n, 1), are free."""
+        """Return phi of keys, (B, h, n, d_h) -> (B, h, n, m); arbitrary where padding (B, 1, n, 1) is True."""
         return self.query_features(keys)
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:
@@ -64,15 +62,15 @@ class KernelAttention(Attention):
         return self.join_heads(heads.to(x.dtype))
 
     def bounded(self, denominators: Tensor) -> Tensor:
-        """The denominators, none of them too near zero to divide by."""
+        """Raise denominators to a minimum that can be divided by."""
         return denominators.clamp_min(self.smallest_denominator)
 
     def attend_by_features(
         self, x: Tensor, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None
     ) -> Tensor:
-        """Features of queries and keys (B, h, n, m) and values (B, h, n, d_h) to heads (B, h, n, d_h).
+        """Map features of queries and keys (B, h, n, m) and values (B, h, n, d_h) to heads (B, h, n, d_h).
 
-        `x` (B, n, d) is the layer's input, for weights that also depend on something else.
+        `x` (B, n, d) is the layer's input, for weights that also depend on it.
         """
         if padding is not None:
             keys = keys.masked_fill(padding, 0.0)
@@ -82,11 +80,10 @@ class KernelAttention(Attention):
 
 
 class RandomKernelAttention(KernelAttention):
-    """Attention by random features that are drawn anew in training.
+    """Attention by random features that are redrawn in training.
 
-    Draws are numbered and each depends on its number and the buffer ``seed`` alone. So redrawing is reproducible,
-    equal on every worker, and a run that is resumed goes on with the draws it would have had. The last draw is a buffer
-    too: outside training, and after loading, it stays.
+    Each draw depends on its number and the buffer ``seed`` alone. So draws are reproducible, equal on every worker, and
+    the same after a run is resumed. The last draw is a buffer too, which inference and a loaded model use.
 
     Args:
         config, options, layer: as in ``Attention``.
@@ -101,22 +98,22 @@ class RandomKernelAttention(KernelAttention):
         self.register_buffer("seed", torch.zeros((), dtype=torch.int64, device="cpu"))
 
     def reset_buffers(self) -> None:
-        self.seed.random_(2**24)  # exact in float32, should a copy be cast to it
+        self.seed.random_(2**24)  # exact in float32, if a copy is cast to it
         self.redraw(0)
 
     @abstractmethod
     def draw(self, generator: torch.Generator) -> None:
-        """Replaces the random features by others from that generator, on the CPU."""
+        """Replace the random features by ones from that generator, on the CPU."""
 
     def redraw(self, number: int) -> None:
-        """Replaces the random features by draw `number`."""
+        """Replace the random features by draw `number`."""
         self.draw(torch.Generator().manual_seed(int(self.seed) + number))
 
     def set_num_updates(self, num_updates: int) -> None:
-        """Redraws when due. fairseq calls it before each forward and backward pass of training.
+        """Redraw when due. fairseq calls it before each forward and backward pass of training.
 
-        It is not done in ``forward``, where a redraw between a pass and its recomputation (``checkpoint_activations``)
-        would make gradients wrong, and where batches that are split over several passes would count several times.
+        A redraw in ``forward`` would fall between a pass and its recomputation (``checkpoint_activations``), which
+        would make gradients wrong, and would count several passes for a batch that is split.
         """
         if self.redraw_interval and num_updates and num_updates % self.redraw_interval == 0:
             self.redraw(num_updates // self.redraw_interval)
@@ -139,7 +136,7 @@ class LinearOptions(Options):
 
 
 class HedgehogMap(nn.Module):
-    """Hedgehog's phi of the queries and of the keys of a layer; ``weight``, W, is (2, h, d_h, d_h)."""
+    """Hedgehog's phi of the queries and of the keys of a layer, without bias; ``weight``, W, is (2, h, d_h, d_h)."""
 
     def __init__(self, heads: int, size: int):
         super().__init__()
@@ -151,10 +148,11 @@ class HedgehogMap(nn.Module):
         self.weight.copy_(torch.eye(self.weight.size(-1)))
 
     def forward(self, queries: Tensor, keys: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(B, h, n, d_h) each, and padding (B, 1, n, 1), to (B, h, n, 2 d_h) each.
+        """Map (B, h, n, d_h) each, and padding (B, 1, n, 1), to (B, h, n, 2 d_h) each.
 
-        Every feature is divided by its largest of all keys, and multiplied by it for the queries; then those of a query
-        by their largest. Weights stay as they are, nothing overflows, and no query's denominator is below 1.
+        Every key feature is divided by its maximum over all keys, and the query feature multiplied by it; then the
+        features of a query are divided by their maximum. Weights do not change, nothing overflows, and no denominator
+        is below 1.
         """
         pairs = zip((queries, keys), self.weight.to(keys.dtype).transpose(2, 3), strict=True)
         query_logits, key_logits = (torch.cat([y, -y], dim=3) for y in (x @ w for x, w in pairs))
@@ -167,7 +165,7 @@ class HedgehogMap(nn.Module):
 
 @register_attention("linear", LinearOptions)
 class LinearAttention(KernelAttention):
-    """phi(x) = elu(x) + 1, positive and one feature for each of the d_h dimensions, or a learned phi."""
+    """Linear attention with phi(x) = elu(x) + 1, which is positive with d_h features, or with a learned phi."""
 
     def __init__(self, config: AttentionConfig, options: LinearOptions, layer: int):
         super().__init__(config, options, layer)

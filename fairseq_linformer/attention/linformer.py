@@ -2,15 +2,15 @@
 
     head_i = softmax(Q W_i^Q (E_i K W_i^K)^T / sqrt(d_h)) . F_i V W_i^V
 
-Dimensions: B batch, n sequence length, k projected length, m = k rows, d embedding, h heads, d_h = d / h, with a local
-window b block, e margin, N = ceil(n / b) blocks, s keys of a block.
+Dimensions: B batch, n sequence length, k projected length, m = k projected keys, d embedding, h heads, d_h = d / h;
+with a local window b block, e margin, N = ceil(n / b) blocks, s keys of a block.
 
-Keys and values are projected along the sequence before the bias is added, K = W_k (E X) + b_k, as the authors' code
-does (fairseq ``examples/linformer``): E (W_k X + b_k) differs by the bias alone. ``projection.py`` and ``pooling.py``
-have E and F.
+Keys and values are projected along the sequence before the bias is added, K = W_k (E X) + b_k, as in the authors' code
+(fairseq ``examples/linformer``): E (W_k X + b_k) differs in the bias alone. ``projection.py`` and ``pooling.py`` have E
+and F.
 
-Rotary and ALiBi positions apply to local keys only. All other keys are scored by content: a mean of rotated keys would
-be a weak one, and the distance of a selected key says little.
+Rotary and ALiBi positions apply to local keys only. All other keys are scored by content: averaging rotated keys would
+weaken them, and the distance of a selected key carries little information.
 """
 
 from dataclasses import dataclass
@@ -43,12 +43,12 @@ SHARINGS = ("none", "headwise", "key-value", "layerwise")  # see ProjectedAttent
 
 
 class ProjectedAttention(Attention):
-    """Keys and values that E and F project along the sequence: the base of Linformer and its kin."""
+    """Base of Linformer and related mechanisms: keys and values that E and F project along the sequence."""
 
     USES_PROJECTION = True
 
     key_projection: Projection  # E
-    value_projection: Projection  # F; the same module as E where keys and values share one
+    value_projection: Projection  # F; the same module as E if keys and values share one
 
     def __init__(self, config: AttentionConfig, options: Any, layer: int, *projections: Projection):
         names = ("key_projection", "value_projection")
@@ -88,7 +88,7 @@ class ProjectedAttention(Attention):
         """Project keys and values; with a value residual F also projects those of the first layer.
 
         Returns:
-            E K and F V, (B, h, m, d_h) each, and (B, m), True for the rows that queries attend to, or None for all.
+            E K and F V, (B, h, m, d_h) each, and (B, m), True for the keys attended to, or None for all.
         """
         real = self.zero_padding(x, padding_mask)
         if embedding_first(self.key_projection, self.value_projection, *x.shape[1:]):
@@ -109,16 +109,16 @@ class ProjectedAttention(Attention):
     def _embed_then_project(
         self, x: Tensor, padding_mask: Tensor | None, projection: Projection, linear: nn.Linear
     ) -> Tensor:
-        """(B, n, d) -> (B, h, k, d_h) by E (X W^T) + b."""
+        """Compute E (X W^T) + b: (B, n, d) -> (B, h, k, d_h)."""
         if is_unmodified_linear(linear):
             embedded, bias = F.linear(x, linear.weight), self.per_head_params(linear)[1]
         else:
-            bias = linear(torch.zeros_like(x[:, :1]))  # of each row: adapters may differ between rows
+            bias = linear(torch.zeros_like(x[:, :1]))  # of each sequence: adapters may differ between sequences
             embedded, bias = linear(x) - bias, self.split_heads(bias)
         return projection(self.split_heads(embedded), padding_mask) + bias
 
     def _embed_rows(self, rows: Tensor, linear: nn.Linear) -> Tensor:
-        """(B, m, d) -> (B, h, m, d_h); with one matrix per head, (B, h, m, d) -> (B, h, m, d_h) by its share of W."""
+        """Apply W, per head its share: (B, m, d), or (B, h, m, d) with one matrix per head, to (B, h, m, d_h)."""
         if rows.dim() == 3:
             return self.split_heads(linear(rows))
         if not is_unmodified_linear(linear):
@@ -131,9 +131,9 @@ class ProjectedAttention(Attention):
 def embedding_first(key_projection: Projection, value_projection: Projection, length: int, d: int) -> bool:
     """Choose the cheaper order for the product E X W: True if it is E (X W_k^T), for keys and values together.
 
-    Only matrices leave the choice. That order is cheaper for sequences shorter than about k, and for one matrix per
+    Only matrices allow both orders. This one is cheaper for sequences shorter than about k, and for one matrix per
     head, where X is compressed h times. While PyTorch compiles, the longest sequence decides: a branch on the length
-    would tie the graph to some lengths.
+    would specialise the graph to some lengths.
     """
     if not isinstance(key_projection, LinearProjection):
         return False
@@ -143,25 +143,24 @@ def embedding_first(key_projection: Projection, value_projection: Projection, le
         compressions = 2 * key_projection.weight.size(0)
     else:
         compressions = 1 if value_projection is key_projection else 2
-    return 2 * n * d + 2 * k * n < compressions * k * n + 2 * k * d  # each side times d
+    return 2 * n * d + 2 * k * n < compressions * k * n + 2 * k * d  # both sides divided by d
 
 
 @dataclass
 class LinformerOptions(Options):
-    """Options of ``linformer``. In the paper all queries, the class token's too, attend to the projected keys alone.
+    """Options of ``linformer``. In the paper all queries, including the class token's, attend to projected keys alone.
 
-    With a window of width w the k projected keys and the local ones are under one softmax: queries are cut into blocks
-    of b, and attend to their block and w / 2 positions on either side; with b = w, the default, as in Long-Short (Zhu
-    et al. 2021, arXiv 2107.02192, section 3.3). That adds B (2 n d^2 + 2 n (b + w) d); where a pooling averages
-    (mean-pool, attention-pool, split-pool) the projected keys and values are then averages of the keys and values
-    themselves, B 2 n d instead of B 2 k d^2. Otherwise a value residual adds F V_1: B n k d for a matrix, B n d for
-    pooling.
+    With a window of width w the k projected keys and the local keys share one softmax. Queries are cut into blocks of
+    b, and attend to their block and w / 2 positions on either side; b = w, the default, is that of Long-Short (Zhu et
+    al. 2021, arXiv 2107.02192, section 3.3). It adds B (2 n d^2 + 2 n (b + w) d). If a pooling averages (mean-pool,
+    attention-pool, split-pool), the keys and values of all positions are averaged, which costs B 2 n d instead of B 2 k
+    d^2. Otherwise a value residual adds F V_1: B n k d for a matrix, B n d for pooling.
 
-    Averages are an index, too: with ``linformer_fetch`` c each head of a block selects c segments by their averages,
-    and attends to the n / k positions of each: B (n k d + 10 c n^2 d / k), 8 c of which rerank candidates. With k in
-    proportion to n this is quadratic in n, by the first term.
+    With ``linformer_fetch`` c each head of a block selects c segments of n / k positions by their averages. This adds B
+    (n k d + 10 c n^2 d / k): n k d scores averages, 8 of the factor 10 rerank candidates, 2 attend. If k is
+    proportional to n the first term is quadratic in n.
 
-    With a class token the first position attends to all n positions, by content alone, in place of all this.
+    With a class token the first position attends to all n positions, by content alone, and to nothing else.
     """
 
     linformer_window: list[int] = option(  # noqa: RUF009 (it makes a field)
@@ -207,14 +206,14 @@ class LinformerOptions(Options):
 
 
 class WindowedKeyValues(NamedTuple):
-    """Keys and values of a layer with a window, not yet concatenated for each block.
+    """Keys and values of a layer with a window, before they are concatenated for each block.
 
     Attributes:
         row_keys, row_values: projected ones, (B, h, m, d_h).
         rows: (B, m), True for the projected keys that queries attend to; None for all.
         rotary_keys, unrotated_keys, values: those of positions, (B, n, h, d_h).
-        context: the keys that each block attends to; nothing selected yet.
-        real: (B, n), True where a position is no padding.
+        context: the local context, without selected segments.
+        real: (B, n), True where a position is not padding.
     """
 
     row_keys: Tensor
@@ -229,10 +228,10 @@ class WindowedKeyValues(NamedTuple):
 
 @register_attention("linformer", LinformerOptions)
 class LinformerAttention(ProjectedAttention):
-    """Attention over k projected positions instead of n: time and memory are O(n k) instead of O(n^2).
+    """Attention to k projected positions instead of n: time and memory are O(n k) instead of O(n^2).
 
-    Cost per layer in multiplications, with one learned matrix for keys and values: B (2 n d^2 + 3 n k d + 2 k d^2),
-    where softmax attention takes B (4 n d^2 + 2 n^2 d). ``LinformerOptions`` has what a window and a class token cost.
+    Cost per layer in multiplications, with one learned matrix for keys and values: B (2 n d^2 + 3 n k d + 2 k d^2);
+    softmax attention takes B (4 n d^2 + 2 n^2 d). ``LinformerOptions`` has the cost of a window and a class token.
     """
 
     RELATIVE_POSITIONS = True
@@ -264,7 +263,7 @@ class LinformerAttention(ProjectedAttention):
         context = kv.context
         if self.num_selected:
             heads = queries.unflatten(-1, (self.num_heads, self.head_dim))
-            with torch.no_grad():  # as a decorator of a NamedTuple's method it would cut a compiled graph
+            with torch.no_grad():  # as a decorator of a NamedTuple's method it would break a compiled graph
                 chosen = context.select(heads, kv.unrotated_keys, kv.row_keys, kv.rows, kv.real, self.num_selected)
             context = context._replace(selected=chosen)
         keys = context.concat_keys(kv.row_keys, kv.unrotated_keys, kv.rotary_keys)
@@ -272,7 +271,7 @@ class LinformerAttention(ProjectedAttention):
         rows = kv.row_keys.new_ones(x.size(0), kv.row_keys.size(2), dtype=torch.bool) if kv.rows is None else kv.rows
         attn_mask = context.attn_mask(rows, kv.real)
         if self.alibi:
-            local_at = torch.arange(context.size + 2 * context.margin, device=x.device)  # from the margin's first
+            local_at = torch.arange(context.size + 2 * context.margin, device=x.device)  # from the start of the margin
             queries_at = local_at[context.margin : context.margin + context.size]
             attn_mask = self.add_alibi(attn_mask, queries_at, local_at, keys.size(2) - local_at.size(0))
         return attend_in_blocks(self, self.rotated(queries), keys, values, attn_mask, context.size)
@@ -302,7 +301,7 @@ class LinformerAttention(ProjectedAttention):
         return WindowedKeyValues(row_keys, row_values, rows, rotary_keys, unrotated_keys, values, context, real)
 
     def local_context(self, length: int, padding_mask: Tensor | None) -> LocalContext:
-        """Return the local context of the blocks of a text with that many positions; nothing selected yet."""
+        """Return the local context of the blocks of a text of that length, without selected segments."""
 
         def segments(positions: Tensor) -> Tensor:
             return cast(WindowProjection, self.key_projection).windows(positions, padding_mask)[0]

@@ -1,4 +1,4 @@
-"""LION: linear attention to both sides, with decay (Afzal et al. 2025, arXiv 2502.16249).
+"""LION: bidirectional linear attention with decay (Afzal et al. 2025, arXiv 2502.16249).
 
     head_i = sum_j M_ij (phi(q_i) . phi(k_j)) v_j / sum_j M_ij (phi(q_i) . phi(k_j)),    phi(x) = s / |s|
     s = silu(x) + 1/2
@@ -11,15 +11,15 @@ k_i v_i^T, from the left and from the right. Its three variants are ``lion_decay
     learned    LION-D    lambda = sigmoid(a), one a per head
     selective  LION-S    lambda_i = sigmoid(w . x_i + b), one w and b per head
 
-Dimensions: B batch, n sequence length, d embedding, h heads, d_h = d / h, b chunk.
-Cost per layer: O(B n (b + d_h) d) time beside the linear maps, O(B h n (b + d_h)) memory; without decay that of
-``linear``. ``decay.py`` says how.
+Dimensions: B batch, n sequence length, d embedding, h heads, d_h = d / h, b chunk, s = ceil(log2 ceil(n / b)) steps.
+Cost per layer: O(B n (b + d_h) d) time besides the linear maps, O(B h n (b + d_h)) memory, in training O(B h n (b + d_h
++ s d_h^2 / b)) for the backward pass; without decay that of ``linear``. See ``decay.py``.
 
-The mask is that of the authors' code (LIONS-EPFL/LION): a key's own lambda is in its weight, a query's is not. Three
-things are other than there. Decays start apart, as in the RetNet that LION-D extends: heads begin with 1 - lambda from
-1/2 to 1/128, and see about 2 to 128 positions on a side; theirs all begin near lambda = 1/2. All variants have the same
-phi, where theirs has elu + 1 in LION-LIT: with that it would be ``linear``. And all are normalised, as in the paper;
-their code for masked language modelling has a layer norm in its place.
+The mask is that of the authors' code (LIONS-EPFL/LION): the weight of a key includes its lambda, not that of the query.
+There are three departures. Initial decays differ between heads, as in RetNet, which LION-D extends: 1 - lambda is from
+1/2 to 1/128, a range of about 2 to 128 positions on a side; theirs all start near lambda = 1/2. All variants have the
+same phi, where theirs has elu + 1 in LION-LIT, which would equal ``linear``. All are normalised, as in the paper; their
+code for masked language modelling has a layer norm instead.
 """
 
 import math
@@ -37,7 +37,7 @@ from .linear import KernelAttention
 from .options import AttentionConfig, Options, option
 
 DECAYS = ("none", "learned", "selective")
-FIRST_REACH = (2, 128)  # 1 / (1 - lambda) of the first and the last head, at first
+FIRST_REACH = (2, 128)  # initial 1 / (1 - lambda) of the first and the last head
 
 
 @dataclass
@@ -94,7 +94,7 @@ class LionAttention(KernelAttention):
         return sums[..., :-1] / self.bounded(sums[..., -1:])
 
     def _log_decays(self, x: Tensor, padding: Tensor | None = None) -> Tensor:
-        """log lambda: (B, n, d) -> (B, h, n), 0 where padding (B, 1, n, 1); (h,) if it is the same everywhere."""
+        """Return log lambda: (B, n, d) -> (B, h, n), 0 where padding (B, 1, n, 1); (h,) if all positions share it."""
         if self.decay_proj is None:
             return F.logsigmoid(cast(Tensor, self.decay))
         decays = F.logsigmoid(self.decay_proj(x.to(self.decay_proj.weight.dtype))).transpose(1, 2)

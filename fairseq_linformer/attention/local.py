@@ -1,11 +1,11 @@
 """Local, sink and selected keys that a Linformer attends to besides its projected ones.
 
 A token reachable in several ways is kept once, in the order sink, local, projected, selected. A projected key of one
-position is that position. So a text of at most m tokens, each of them a projected key, has full attention.
+position equals that position's key. So a text of at most m tokens, each its own projected key, has full attention.
 
-Dimensions: B batch, n sequence length, b block, e margin on each side, N = ceil(n / b) blocks, m projected keys,
-g sinks, w positions of the segment that a projected key averages, c selected segments, h heads, d_h = d / h,
-s = m + g + c w + b + 2 e keys of a block.
+Dimensions: B batch, n sequence length, b block, e margin on each side, N = ceil(n / b) blocks, m projected keys, g
+sinks, w positions of the segment that a projected key averages, c selected segments, h heads, d_h = d / h, s = m + g +
+c w + b + 2 e keys of a block.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from .selection import gather_segments, select_segments
 
 
 class Visibility(NamedTuple):
-    """The query blocks that attend to each key: those that begin in [start, stop), or with `outside` all others.
+    """Query blocks that attend to each key: those that begin in [start, stop), or with `outside` all others.
 
     Attributes:
         start, stop: integers, (B or 1, s).
@@ -38,14 +38,14 @@ class Visibility(NamedTuple):
 
 
 class LocalContext(NamedTuple):
-    """The keys of single positions that the queries of a block attend to.
+    """Keys of single positions that the queries of a block attend to.
 
     Attributes:
         size: b.
         margin: e.
         sinks: g: every block attends to the first g positions (Xiao et al. 2023, arXiv 2309.17453).
-        segments: (B, n, d) to (B, m, w, d), the positions that each projected key averages, zeros where there are
-            fewer; None where projected keys are no averages.
+        segments: maps (B, n, d) to (B, m, w, d), the positions that each projected key averages, zero-padded; None if
+            projected keys are not averages.
         selected: (B, h, N, c), the segments that each head of a block selects; None for none.
     """
 
@@ -56,7 +56,7 @@ class LocalContext(NamedTuple):
     selected: Tensor | None = None
 
     def nearby_blocks(self, first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-        """Return [start, stop) of the blocks whose window holds all positions from first to last: where they begin."""
+        """Return [start, stop) of the starts of the blocks whose window holds all positions from first to last."""
         return last - self.size - self.margin + 1, first + self.margin + 1
 
     def in_window(self, first: Tensor, last: Tensor, block_start: Tensor) -> Tensor:
@@ -65,11 +65,11 @@ class LocalContext(NamedTuple):
         return (start <= block_start) & (block_start < stop)
 
     def is_local(self, real: Tensor) -> Tensor:
-        """(B, n), True for the positions that are local keys of nearby blocks: no padding and no sinks."""
+        """Return True for the positions that are local keys of nearby blocks, (B, n): not padding, not sinks."""
         return real & (torch.arange(real.size(1), device=real.device) >= self.sinks)
 
     def text_visibility(self, real: Tensor) -> Visibility:
-        """Return the visibility of local keys, (B, n); `real` (B, n) is True where a position is no padding."""
+        """Return the visibility of local keys, (B, n); `real` (B, n) is True where a position is not padding."""
         position, local = torch.arange(real.size(1), device=real.device), self.is_local(real)
         start, stop = self.nearby_blocks(position, position)
         return Visibility(start * local, stop * local, torch.zeros_like(local))
@@ -79,7 +79,7 @@ class LocalContext(NamedTuple):
 
         Args:
             rows: (B, m), False for projected keys that are hidden.
-            real: (B, n), True where a position is no padding.
+            real: (B, n), True where a position is not padding.
         """
         sinks = self.first(real) if self.sinks else real[:, :0]
         outside, start = torch.cat([rows, sinks], dim=1), torch.zeros_like(rows, dtype=torch.int64)
@@ -102,14 +102,14 @@ class LocalContext(NamedTuple):
         local = with_margins(self.is_local(real), self.size, self.margin)  # (B, N, b + 2 e)
         starts = torch.arange(local.size(1), device=real.device) * self.size
         parts = [self.prefix_visibility(rows, real).to_blocks(starts).unsqueeze(2), local.unsqueeze(2)]
-        if self.selected is not None:  # of averages alone
+        if self.selected is not None:  # only if projected keys are averages
             heads = self.selected.size(1)
             parts = [part.expand(-1, -1, heads, -1) for part in parts]
             parts.insert(1, self._selected_visible(real, starts[:, None, None]))
         return torch.cat(parts, dim=3).unsqueeze(3)
 
     def _selected_visible(self, real: Tensor, block_start: Tensor) -> Tensor:
-        """(B, N, h, c w), True where a block attends to a position of a segment that it selects."""
+        """Return True where a block attends to a position of a segment that it selects, (B, N, h, c w)."""
         assert self.selected is not None
         positions = self.segment_positions(real)
         positions = positions.masked_fill(is_singleton(positions).unsqueeze(-1), -1)  # visible as a projected key
@@ -129,7 +129,7 @@ class LocalContext(NamedTuple):
         """
         blocks = block_windows(local, self.size, self.margin)  # (B, N, ..., h, d_h)
         prefix = [rows, self.first(positions).transpose(1, 2)] if self.sinks else [rows]  # (B, h, ..., d_h)
-        # Concatenated once: each copy is as large as all keys of all blocks.
+        # Concatenated at once: each copy is as large as all keys of all blocks.
         parts = [part.unsqueeze(1).expand(-1, blocks[0].size(1), -1, -1, -1) for part in prefix]
         if self.selected is not None:
             parts.append(gather_segments(self._segments(positions), self.selected).transpose(1, 2))
@@ -144,7 +144,7 @@ class LocalContext(NamedTuple):
             queries, keys: (B, n, h, d_h).
             summaries: (B, h, m, d_h), projected keys.
             attended: (B, m), False for projected keys that are hidden; None for none.
-            real: (B, n), True where a position is no padding.
+            real: (B, n), True where a position is not padding.
             count: c.
         """
         assert self.segments is not None
@@ -156,21 +156,21 @@ class LocalContext(NamedTuple):
         if attended is not None:
             selectable = selectable & attended.unsqueeze(1)
         segments, filled = self._segments(keys), self.segments(real.unsqueeze(-1).to(keys.dtype)) > 0
-        segments = torch.where(filled[..., None], segments, segments[:, :, :1])  # repeats the first of shorter ones
+        segments = torch.where(filled[..., None], segments, segments[:, :, :1])  # repeats the first if there are fewer
         return select_segments(blocks, summaries, segments, selectable, attended, count)
 
     def first(self, positions: Tensor) -> Tensor:
-        """Return the sinks, of those that there are: (B, n, ...) to (B, g, ...)."""
+        """Return the sinks, at most g: (B, n, ...) to (B, g, ...)."""
         return narrow_prefix(positions, sym_min(self.sinks, positions.size(1)), dim=1)
 
     def segment_positions(self, real: Tensor) -> Tensor:
         """Return the positions of each segment, -1 where it has fewer: (B, n) to (B, m, w)."""
         assert self.segments is not None
-        numbers = torch.arange(1, real.size(1) + 1, device=real.device) * real  # zeros are those that segments lack
+        numbers = torch.arange(1, real.size(1) + 1, device=real.device) * real  # zeros are missing positions
         return self.segments(numbers.unsqueeze(-1).float()).squeeze(-1).long() - 1
 
     def _segments(self, positions: Tensor) -> Tensor:
-        """(B, n, h, d_h) to (B, m, w, h, d_h)."""
+        """Gather the positions of segments: (B, n, h, d_h) to (B, m, w, h, d_h)."""
         assert self.segments is not None
         return self.segments(positions.flatten(2)).unflatten(-1, positions.shape[2:])
 

@@ -1,27 +1,28 @@
-"""Long-Short Transformer, bidirectional: a sliding window and a dynamic projection under one softmax (Zhu et al. 2021,
-arXiv 2107.02192, section 3).
+"""Long-Short Transformer, bidirectional: a sliding window and a dynamic projection under one softmax.
+
+Zhu et al. 2021, arXiv 2107.02192, section 3:
 
     P_i    = softmax over positions(X W_i^P), (n, r)
     head_i = softmax(Q_i [LN_G(P_i^T K_i); LN_L(K_i)]^T / sqrt(d_h)) [LN_G(P_i^T V_i); LN_L(V_i)]
 
-Of LN_L(K_i) and LN_L(V_i) a position sees its own segment of w positions and w / 2 on either side of the segment. As
-in the authors' code (NVIDIA/transformer-ls, ``lra``) the K_i and V_i under P_i^T are LN_L's too, and LN_L and LN_G
-(DualLN) normalise over all d features, each keys and values alike.
+A position attends to LN_L(K_i) and LN_L(V_i) of its segment of w positions and of w / 2 positions on either side. As in
+the authors' code (NVIDIA/transformer-ls, ``lra``) P_i^T is applied to keys and values after LN_L, and LN_L and LN_G
+(DualLN) normalise over all d features, keys and values separately.
 
-Two parts of that code are options. With a class token the first position, ``<s>``, stands outside: the others are the
-sequence above, all see K_c and V_c of the class token beside the summaries, under LN_G too, and it attends to itself
-and to what they have become, C, without dropout on these weights:
+Two parts of that code are options. With a class token the first position, ``<s>``, is not part of the sequence. All
+other positions also attend to its K_c and V_c, after LN_G. It attends to itself and to their attention output, C,
+without dropout on these weights:
 
     class_i = softmax(q_c [K_c; C_i]^T / sqrt(d_h)) [V_c; C_i]
 
-And a depthwise convolution of the values LN_L(V_i) along the sequence, one kernel per head, may be added to C
-afterwards. It starts at zero, so that it changes nothing at first.
+A depthwise convolution of the values LN_L(V_i) along the sequence, one kernel per head, may be added to C. It starts at
+zero, so that it initially changes nothing.
 
-With rotary positions LN_L's keys nearby are turned after LN_L; summaries and the class token have no position: queries
-score them by content alone, and ALiBi has no bias for them.
+Rotary positions rotate local keys after LN_L. Summaries and the class token have no position: they are scored by
+content alone, without ALiBi's bias.
 
-Dimensions: B batch, n sequence length, w window, e = w / 2 positions on a side, s = ceil(n / w) segments, r rank,
-g = 1 with a class token, else 0, m = g + r + w + 2 e keys, d embedding, h heads, d_h = d / h.
+Dimensions: B batch, n sequence length, w window, e = w / 2 positions on a side, s = ceil(n / w) segments, r rank, g = 1
+with a class token, else 0, m = g + r + w + 2 e keys, d embedding, h heads, d_h = d / h.
 Cost per layer: O(B n d (d + w + h r)) time; memory O(B n (d + d r / w + h (w + r))).
 """
 
@@ -40,9 +41,10 @@ from .positions import check_unrotated_dims
 
 @dataclass
 class LongShortOptions(Options):
-    """The paper has w = 8 and r = 32 on the Long Range Arena, w = 512 and r = 1 in its language models.
+    """Options of ``long-short``. The paper has w = 8, r = 32 on the Long Range Arena, w = 512, r = 1 in language
+    models.
 
-    The authors' code, too, has neither class token nor convolution unless asked for.
+    By default there is neither class token nor convolution, as in the authors' code.
     """
 
     long_short_window: int = option(128, "w: positions of a segment, which also sees w / 2 on either side", smallest=1)
@@ -72,7 +74,7 @@ TokenMaps = tuple[Tensor, Tensor, Tensor]  # query, key and value of a token, (B
 
 @register_attention("long-short", LongShortOptions)
 class LongShortAttention(Attention):
-    """Attention to the segments nearby and to r summaries of the sequence, which weigh its positions by content."""
+    """Attention to nearby segments and to r summaries of the sequence, whose weights depend on its content."""
 
     RELATIVE_POSITIONS = True
 
@@ -81,7 +83,7 @@ class LongShortAttention(Attention):
         self.window = options.long_short_window
         self.rank = options.long_short_rank
         self.class_token = options.long_short_class_token
-        # W^P, without the authors' bias, which the softmax over positions takes out again.
+        # W^P, without the authors' bias, which the softmax over positions cancels
         self.dynamic_projection = nn.Linear(self.embed_dim, self.num_heads * self.rank, bias=False)
         self.local_norm = nn.LayerNorm(self.embed_dim)  # LN_L
         self.global_norm = nn.LayerNorm(self.embed_dim)  # LN_G
@@ -97,7 +99,7 @@ class LongShortAttention(Attention):
         token = None
         if self.class_token:  # its query, key and value
             token = self.project(x[:, :1], None if first_values is None else first_values[:, :1])
-            # A position of padding at the end, so that something is left of a text of one token.
+            # A padded position at the end, so that a text of one token is not empty.
             x, real = F.pad(x[:, 1:], (0, 0, 0, 1)), F.pad(real[:, 1:], (0, 1))
             first_values = None if first_values is None else F.pad(first_values[:, 1:], (0, 0, 0, 1))
         keys, values = self.local_norm(self.k_proj(x)), self.local_norm(self.values(x, first_values))
@@ -130,25 +132,25 @@ class LongShortAttention(Attention):
         return self.add_alibi(attn_mask, near_at[beside : beside + window], near_at, far)
 
     def _attend_from(self, token: TokenMaps, heads: Tensor, real: Tensor) -> Tensor:
-        """The class token over itself and the others' heads: (B, h, n, d_h) and (B, n) to (B, h, 1, d_h)."""
+        """Attend from the class token to itself and the other heads: (B, h, n, d_h) and (B, n) to (B, h, 1, d_h)."""
         query, key, value = map(self.split_heads, token)
         attn_mask = F.pad(real, (1, 0), value=True)[:, None, None, :]  # (B, 1, 1, 1 + n)
         keys, values = torch.cat([key, heads], dim=2), torch.cat([value, heads], dim=2)
         return F.scaled_dot_product_attention(query, keys, values, attn_mask)
 
     def projection(self, x: Tensor, real: Tensor) -> Tensor:
-        """P: (B, n, d) and (B, n), True where a position is real, to (B, h, r, n), which sum to 1 over positions."""
+        """Return P, which sums to 1 over positions: (B, n, d) and (B, n), True where not padded, to (B, h, r, n)."""
         scores = self.dynamic_projection(x).unflatten(-1, (self.num_heads, self.rank)).permute(0, 2, 3, 1)
         return scores.masked_fill(~real[:, None, None, :], torch.finfo(scores.dtype).min).softmax(-1)
 
     def _far(self, rows: Tensor, projection: Tensor, first: Tensor | None) -> Tensor:
-        """The class token's key or value, `first` (B, 1, d), and the r summaries: (B, n, d) -> (B, g + r, d)."""
+        """Concatenate the class token's `first` (B, 1, d) and r summaries: (B, n, d) -> (B, g + r, d)."""
         far = projection @ self.split_heads(rows)  # (B, h, r, n) (B, h, n, d_h)
         far = far.transpose(1, 2).flatten(2)  # (B, h, r, d_h) -> (B, r, d)
         return self.global_norm(far if first is None else torch.cat([first, far], dim=1))
 
     def _far_and_near(self, far: Tensor, rows: Tensor, window: int) -> Tensor:
-        """The keys, or the values, that each segment sees: (B, g + r, d) and (B, n, d) -> (B s, h, m, d_h)."""
+        """Concatenate each segment's keys, or values: (B, g + r, d) and (B, n, d) -> (B s, h, m, d_h)."""
         near = with_margins(rows, window, half_window(window))
         both = torch.cat([far.unsqueeze(1).expand(-1, near.size(1), -1, -1), near], dim=2)  # (B, s, m, d)
         return self.split_heads(both.flatten(0, 1))

@@ -1,12 +1,12 @@
 """Longformer: a sliding window and a few global tokens (Beltagy et al. 2020, arXiv 2004.05150, section 3).
 
     position i attends to {j : |i - j| <= w / 2} and to the global positions 0 … g - 1, under one softmax;
-    a global position attends to every position, with queries, keys and values of its own projections.
+    a global position attends to every position, with separate projections of queries, keys and values.
 
-Dimensions: B batch, n sequence length, w window, g global tokens, b block, N = ceil(n / b) blocks, d embedding,
-h heads, d_h = d / h.
-Cost per layer: O(B n d^2 + B n (w + g) d) time, O(B n ((w + g) h + d)) memory. Blocks of b = w / 2 queries see their
-own and the two neighbouring blocks, masked to the window: 1.5 times the scores that are needed.
+Dimensions: B batch, n sequence length, w window, g global tokens, b block, N = ceil(n / b) blocks, d embedding, h
+heads, d_h = d / h.
+Cost per layer: O(B n d^2 + B n (w + g) d) time, O(B n ((w + g) h + d)) memory. Blocks of b = w / 2 queries attend to
+three blocks, masked to the window: 1.5 times the scores that are needed.
 
 The window is not dilated, as in the paper's pretrained models; it may grow from layer to layer, as in its language
 models (section 4.1). In a classifier the first position, ``<s>``, is the one global token (section 3.1).
@@ -52,10 +52,10 @@ class LongformerOptions(Options):
 
 @register_attention("longformer", LongformerOptions)
 class LongformerAttention(Attention):
-    """Attention over w neighbours and g global positions; see the module.
+    """Attention to w local and g global positions; see the module.
 
-    Global attention has projections of its own, which start as copies of the others (section 3.1): of those that a
-    model begins with, and of those of a checkpoint that has none, such as RoBERTa's.
+    Global attention has separate projections. They start as copies of the others (section 3.1): of the initial ones, or
+    of those of a checkpoint without global projections, such as RoBERTa's.
     """
 
     RELATIVE_POSITIONS = True
@@ -98,11 +98,11 @@ class LongformerAttention(Attention):
         return torch.cat([first, local[:, first.size(1) :]], dim=1)
 
     def _first(self, rows: Tensor) -> Tensor:
-        """The global positions, of those that there are: (B, n, ...) -> (B, g, ...)."""
+        """Return the global positions, at most g: (B, n, ...) -> (B, g, ...)."""
         return narrow_prefix(rows, sym_min(self.global_tokens, rows.size(1)), dim=1)
 
     def _attend_globally(self, x: Tensor, real: Tensor, first_values: Tensor | None) -> Tensor:
-        """Full attention for the global tokens: (B, n, d) -> (B, g, d)."""
+        """Compute full attention for the global tokens: (B, n, d) -> (B, g, d)."""
         queries = self.split_heads(self.rotated(self.q_proj_global(self._first(x))))
         values = self.with_first_values(self.v_proj_global(x), first_values)
         keys = self.split_heads(self.rotated(self.k_proj_global(x)))
@@ -133,9 +133,9 @@ class LongformerAttention(Attention):
         positions = torch.arange(real.size(1), device=real.device)
         # A global position is among the keys already, and must not count twice.
         in_window = with_margins(real & (positions >= self.global_tokens), size, size).unsqueeze(2)
-        place = torch.arange(3 * size, device=real.device)  # of a key; the query's own block starts at b
+        place = torch.arange(3 * size, device=real.device)  # of a key; the query's block starts at b
         distance = (place - place[size : 2 * size, None]).abs()  # (b, 3 b)
-        # Every query sees itself, so that softmax is defined under padding too. A global query's row is not used.
+        # Every query attends to itself, so that softmax is defined under padding. Rows of global queries are unused.
         near = (in_window & (distance <= self.reach)) | (distance == 0)  # (B, N, b, 3 b)
         first = self._first(real)[:, None, None].expand(-1, near.size(1), size, -1)
         return torch.cat([first, near], dim=3)

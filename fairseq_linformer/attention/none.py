@@ -1,9 +1,9 @@
-"""No attention: the control of every comparison. Each position sees itself alone.
+"""No attention: the control of every comparison. Each position attends to itself alone.
 
     out_i = W_out (W_v x_i + b_v) + b_out
 
-What a model still learns about other positions comes from ``local_conv``. An attention that is not clearly ahead of
-this control, on some data and recipe, has not been compared with others there.
+Only ``local_conv`` then mixes positions. An attention that is not clearly better than this control, on some data and
+recipe, cannot be compared with others there.
 
 Dimensions: B batch, n sequence length, d embedding. Cost per layer: 2 B n d^2 multiplications.
 """
@@ -15,7 +15,7 @@ from .base import Attention, register_attention
 
 @register_attention("none")
 class NoAttention(Attention):
-    """Values alone: what attention would be if every query chose its own position."""
+    """Values alone: attention in which every query selects its own position."""
 
     HAS_WEIGHTS = False
     QKV_PROJECTIONS = ("v_proj",)

@@ -7,9 +7,9 @@ The landmarks Q~ and K~ are the means of m segments of Q and K; ^+ is the pseudo
 Dimensions: B batch, n sequence length, m landmarks, d embedding, h heads, d_h = d / h.
 Cost per layer: O(B n d^2 + B n m d + B h m^3) time, O(B n d + B h n m) memory: linear in n.
 
-Segments are those of a row's real length l: position p is in segment floor(p m / l), so lengths differ by one at most
-and padding has no part in them. A row of no more than m positions is its own landmarks; then the method is exact, and
-as in the authors' code nothing is inverted: softmax attention, plus the convolution.
+Segments divide the length l without padding: position p is in segment floor(p m / l), so that their sizes differ by at
+most one. If l <= m each position is a landmark and the method is exact. As in the authors' code nothing is inverted
+then: the result is softmax attention plus the convolution.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from .options import AttentionConfig, Options, check_width, option
 
 @dataclass
 class NystromOptions(Options):
-    """The defaults are the authors' settings for n = 512; for 4,096 they widen the convolution to 65."""
+    """Options of ``nystrom``: the authors' for n = 512; for 4,096 they widen the convolution to 65."""
 
     nystrom_landmarks: int = option(
         64, "m, segment means that stand for the sequence; rows up to m are attended exactly", smallest=1
@@ -51,9 +51,9 @@ class NystromOptions(Options):
 
 @register_attention("nystrom", NystromOptions)
 class NystromAttention(Attention):
-    """Every position attends to m landmarks, and these to every position.
+    """Attention of every position to m landmarks, and of these to every position.
 
-    Attention dropout acts on the weights of the first softmax, those that each position gives to the landmarks.
+    Attention dropout applies to the weights of the first softmax, those of positions for landmarks.
     """
 
     def __init__(self, config: AttentionConfig, options: NystromOptions, layer: int):
@@ -67,7 +67,7 @@ class NystromAttention(Attention):
         queries, keys, values = map(self.split_heads, self.project(self.zero_padding(x, padding_mask), first_values))
 
         positions = x.new_full((1,), n, dtype=torch.long) if padding_mask is None else (~padding_mask).sum(1)  # (B,)
-        # Fewer rows for a short batch save work and change nothing; a compiled graph would be tied to some lengths.
+        # Fewer landmarks for a short batch save work and change nothing, but would specialise a compiled graph.
         rows = self.landmarks if torch.compiler.is_compiling() else min(self.landmarks, n)
         means = segment_means(positions, rows, n, values.dtype).unsqueeze(1)  # (B, 1, m, n)
         query_landmarks, key_landmarks = means @ queries, means @ keys  # (B, h, m, d_h)
@@ -75,7 +75,7 @@ class NystromAttention(Attention):
         real = None if padding_mask is None else ~padding_mask[:, None, None, :]  # (B, n) -> (B, 1, 1, n)
         seen = F.scaled_dot_product_attention(query_landmarks, keys, values, real)  # (B, h, m, d_h)
         summaries = self._solve(query_landmarks, key_landmarks, seen)
-        # A row that is its own landmarks has their values as summaries, and the first softmax is all of attention.
+        # If each position is a landmark, summaries are its values, and the first softmax is all of attention.
         short = (positions <= self.landmarks)[:, None, None, None]  # (B,) -> (B, 1, 1, 1)
         summaries = torch.where(short, means @ values, summaries)
 
@@ -86,7 +86,7 @@ class NystromAttention(Attention):
         return self.join_heads(heads)
 
     def _solve(self, queries: Tensor, keys: Tensor, seen: Tensor) -> Tensor:
-        """softmax(Q~ K~^T / sqrt(d_h))^+ times what the landmarks saw, (B, h, m, d_h): at least in float32."""
+        """Return softmax(Q~ K~^T / sqrt(d_h))^+ times the landmarks' outputs, (B, h, m, d_h), at least in float32."""
         exact = torch.promote_types(seen.dtype, torch.float32)
         with torch.autocast(seen.device.type, enabled=False):
             scores = queries.to(exact) @ keys.to(exact).transpose(-1, -2) * self.head_dim**-0.5  # (B, h, m, m)
@@ -94,9 +94,9 @@ class NystromAttention(Attention):
 
 
 def segment_means(lengths: Tensor, segments: int, n: int, dtype: torch.dtype) -> Tensor:
-    """(B, m, n): row j averages the positions of segment j of a sequence of length l; lengths is (B,).
+    """Return weights of segment means for lengths l, (B,): row j averages the positions of segment j, (B, m, n).
 
-    Where l < m there are l segments of one position each, and the rows from l on are zero.
+    If l < m there are l segments of one position each, and the rows from l on are zero.
     """
     position, length = torch.arange(n, device=lengths.device), lengths.unsqueeze(1)
     segment = position * length.clamp(max=segments) // length.clamp(min=1)  # (B, n)
@@ -106,11 +106,11 @@ def segment_means(lengths: Tensor, segments: int, n: int, dtype: torch.dtype) ->
 
 
 def pseudo_inverse(kernel: Tensor, iterations: int) -> Tensor:
-    """The Moore-Penrose inverse of matrices whose rows sum to one, (..., m, m), by the paper's iteration.
+    """Return the Moore-Penrose inverse of matrices whose rows sum to one, (..., m, m), by the paper's iteration.
 
-    It starts at A^T / (|A|_1 |A|_inf), with the norms of each matrix: the authors' first code took the largest of the
-    whole batch, so that a row's result hung on the others. Each step is of third order. It also multiplies by 13/4 what
-    rounding leaves where the kernel has no singular value: float32 has four digits after twelve steps, after 30 none.
+    It starts at A^T / (|A|_1 |A|_inf), with the norms of each matrix; the authors' first code took the maximum over the
+    batch, so that results depended on the other sequences. Each step has third order. Each also multiplies rounding
+    errors by 13/4 where the kernel has no singular value: float32 has four digits after twelve steps, none after 30.
     """
     identity = torch.eye(kernel.size(-1), dtype=kernel.dtype, device=kernel.device)
     inverse = kernel.transpose(-1, -2) / kernel.sum(-2, keepdim=True).amax(-1, keepdim=True)

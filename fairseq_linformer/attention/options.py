@@ -1,4 +1,4 @@
-"""Options: their declaration, and the part of the model's configuration that a mechanism reads."""
+"""Declaration of options, and the part of the model's configuration that a mechanism reads."""
 
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
@@ -7,7 +7,7 @@ from ..errors import check
 
 
 class AttentionConfig(Protocol):
-    """The resolved and validated configuration that a mechanism reads besides its own options."""
+    """Resolved and validated configuration that a mechanism reads besides its own options."""
 
     encoder_layers: int
     encoder_embed_dim: int
@@ -18,7 +18,7 @@ class AttentionConfig(Protocol):
     rotary_base: float
     rotary_share: float
     projection: str
-    projection_init: str | None  # None where there is no choice
+    projection_init: str | None  # None if there is no choice
     projection_multiplier: float | None
     projected_length: list[int]  # one per layer
     adaptive_length: bool
@@ -26,8 +26,8 @@ class AttentionConfig(Protocol):
     freeze_projection: bool
 
 
-# The value of an option that can differ per layer. OmegaConf has no type for "a number or a list of them", so at run
-# time it is Any, which fairseq reads as text from the command line; spread_over_layers checks it.
+# An option that can differ per layer. OmegaConf has no type for "a number or a list of them", so at run time it is
+# Any, which fairseq reads as text from the command line; spread_over_layers checks it.
 if TYPE_CHECKING:
     PerLayer: TypeAlias = int | str | list[int] | None
 else:
@@ -46,10 +46,9 @@ def option(
     """Declare an option as a field of a dataclass.
 
     Args:
-        default: the value where the user gives none.
+        default: the value if the user gives none.
         help: the text of ``fairseq-train --help``.
-        training_only: the option does not change what the model is: a run that starts from a checkpoint does not take
-            it from there.
+        training_only: the option does not change the model: a run does not read it from its initial checkpoint.
         smallest: the lower bound of an integer.
         per_layer: the option may differ per layer. The user gives a ``PerLayer``; the mechanism reads a list[int].
         multiple: of such an option, see ``spread_over_layers``.
@@ -94,22 +93,24 @@ def check_sliding_window(name: str, window: int) -> None:
 
 
 def check_width(name: str, width: int) -> None:
-    """Reject a width of a convolution that is neither 0, for none, nor odd."""
+    """Reject a convolution width that is neither 0 (none) nor odd."""
     check(name, width, width == 0 or (width > 0 and width % 2 == 1), "0 (none) or an odd width")
 
 
 @dataclass
 class Options:
-    """The options of a mechanism, by default none: numbers, booleans and strings, each declared by ``option``.
+    """Options of a mechanism, by default none: numbers, booleans and strings, each declared by ``option``.
 
-    They are options of the model under the same names: each begins with the name of its mechanism.
+    The model has them under the same names: each begins with the name of its mechanism.
     """
 
     TEST_CASES: ClassVar[tuple[dict[str, Any], ...]] = ({},)  # of the contract suite, at 15 positions, d = 12
 
     @classmethod
     def read(cls, config: Any) -> Any:
-        """Return the options of a configuration, with defaults for None or nothing, and a list for those per layer."""
+        """Return the options of a configuration, with defaults for None or missing ones, and a list for those per
+        layer.
+        """
         values: dict[str, Any] = {}
         for declared in fields(cls):
             value: Any = getattr(config, declared.name, None)
@@ -120,24 +121,21 @@ class Options:
         return cls(**values)
 
     def kind_of_layer(self, layer: int) -> str | None:
-        """Return the kind of a layer, numbered from 0, where not all are of one kind: pruning must keep it.
+        """Return the kind of a layer, numbered from 0, if layers differ: pruning preserves kinds.
 
         It is called before ``validate``.
         """
         return None
 
     def length_defaults(self, max_positions: int) -> dict[str, Any]:
-        """Return the values that follow from the longest sequence where they are left open: a longer model keeps them.
-
-        The keys are the names of options.
-        """
+        """Return defaults that follow from the longest sequence, by option; a lengthened model keeps them."""
         return {}
 
     def validate(self, config: AttentionConfig) -> None:
         """Check the values with ``check``; a mechanism extends this.
 
         Raises:
-            UserError: a value cannot work.
+            UserError: a value is invalid.
         """
         for declared in fields(self):
             value, smallest = getattr(self, declared.name), declared.metadata["smallest"]

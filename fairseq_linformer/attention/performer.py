@@ -4,12 +4,12 @@
     phi(x)_r = exp(w_r . x' - |x'|^2 / 2),    x' = x / d_h^(1/4),    w_r of length chi(d_h), orthogonal in blocks of d_h
 
 Dimensions: B batch, n sequence length, d embedding, h heads, d_h = d / h, m random features.
-Cost per layer: O(B n m d) time beside the linear maps, O(B h n m) memory.
+Cost per layer: O(B n m d) time besides the linear maps, O(B h n m) memory.
 
-The mean of phi(q)_r phi(k)_r over draws of w_r is exp(q . k / sqrt(d_h)), so it is an unbiased estimate of the weights
-of softmax attention before they are normalised, and a better one the more features there are. The factor 1 / sqrt(m)
-of the paper cancels. The numerical stabiliser is that of the authors' JAX code: the exponent is lowered by the largest
-w_r . x' of the query, and for keys by the largest of the head and sequence, then every feature is raised by 1e-4.
+The mean of phi(q)_r phi(k)_r over draws of w_r is exp(q . k / sqrt(d_h)): an unbiased estimate of the unnormalised
+weights of softmax attention, which improves with the number of features. The paper's factor 1 / sqrt(m) cancels. The
+numerical stabiliser is that of the authors' JAX code: the exponent is lowered by the largest w_r . x' of the query, or
+for keys of the head and sequence, then every feature is raised by 1e-4.
 """
 
 from dataclasses import dataclass
@@ -38,8 +38,8 @@ class PerformerOptions(Options):
 
 
 def orthogonal_features(number: int, size: int, generator: torch.Generator) -> Tensor:
-    """(number, size), float32: each row is N(0, I) distributed, and rows are orthogonal in blocks of `size`."""
-    exact: dict[str, Any] = {"device": "cpu", "dtype": torch.float32}  # whatever a model is built in
+    """Draw (number, size), float32: each row is N(0, I) distributed, and rows are orthogonal in blocks of `size`."""
+    exact: dict[str, Any] = {"device": "cpu", "dtype": torch.float32}  # in any default precision
     directions = torch.empty(number, size, **exact)
     for block in directions.split(size):
         nn.init.orthogonal_(block, generator=generator)
@@ -71,10 +71,10 @@ class PerformerAttention(RandomKernelAttention):
         projected, half_squares = self._project(keys)
         if padding is not None:
             projected = projected.masked_fill(padding, torch.finfo(projected.dtype).min)
-        largest = projected.detach().amax(dim=(2, 3), keepdim=True)  # (B, h, 1, 1): one for all keys leaves ratios
+        largest = projected.detach().amax(dim=(2, 3), keepdim=True)  # (B, h, 1, 1): one for all keys preserves ratios
         return (projected - half_squares - largest).exp() + STABILIZER
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """w_r . x' and |x'|^2 / 2: (B, h, n, d_h) -> (B, h, n, m), (B, h, n, 1)."""
+        """Return w_r . x' and |x'|^2 / 2: (B, h, n, d_h) -> (B, h, n, m), (B, h, n, 1)."""
         x = x * self.head_dim**-0.25
         return x @ self.projection.to(x.dtype).T, x.square().sum(dim=3, keepdim=True) / 2

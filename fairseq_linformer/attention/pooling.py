@@ -1,9 +1,11 @@
-"""Projections of Linformer without a matrix: convolution and pooling, a row for each window of the text.
+"""Projections of Linformer without a matrix: convolution and pooling, one projected position per window of the text.
 
-Wang et al. 2020, section 4, name both with kernel and stride n / k, here w: a text of n positions gives m = ceil(n / w)
-rows, whatever n is.
+Wang et al. 2020, section 4, name both with kernel and stride n / k, called w: a text of n positions has m = ceil(n / w)
+projected positions, for any n.
 
-Dimensions: B batch, n sequence length, k projected length, m rows, w window, d embedding, h heads, d_h = d / h.
+Dimensions: B batch, n sequence length, k projected length, m projected positions, w window, d embedding, h heads, d_h =
+d / h.
+Cost: B n d per call, with one row per head B n h d.
 """
 
 from abc import abstractmethod
@@ -20,12 +22,12 @@ from .projection import NOISE, Projection
 
 
 class WindowProjection(Projection):
-    """A row for every window of w = n / k positions, the last one as short as the text; there is no longest length.
+    """Projection of every window of w = n / k positions to one; the last window may be shorter. Any length is allowed.
 
-    Costs B n d per call. Windows without any real position are hidden from attention.
+    Costs B n d per call. Windows of padding alone are hidden from attention.
 
-    With ``adaptive_length`` a text of any length is divided into k windows. Window j of a text of l tokens reaches from
-    j l / k to (j + 1) l / k, rounded down; with l <= k each token is one.
+    With ``adaptive_length`` a text of any length is divided into k windows. Window j of a text of l tokens begins at j
+    l / k and ends before (j + 1) l / k, rounded down; if l <= k each token is a window.
     """
 
     SHARINGS: ClassVar[tuple[str, ...]] = ("key-value", "layerwise")  # without parameters E and F cannot differ
@@ -51,28 +53,26 @@ class WindowProjection(Projection):
     def attended_rows(self, padding_mask: Tensor | None) -> Tensor | None:
         if padding_mask is None:
             return None
-        if self.rows is None:  # padding stands on the right: the first position of a window is real, or none
+        if self.rows is None:  # padding is on the right: if the first position of a window is padded, all are
             return ~padding_mask[:, :: self.window]
         rows = torch.arange(sym_min(self.rows, padding_mask.size(1)), device=padding_mask.device)
         return rows < text_lengths(padding_mask.size(1), padding_mask, padding_mask.device).unsqueeze(1)
 
     def windows(self, x: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(B, n, d), zero at padded positions, in windows.
+        """Divide (B, n, d), zero at padded positions, into windows (B, m, w, d), padded with zeros at the end.
 
-        Returns:
-            (B, m, w, d), and how many positions of each window are real, (B or 1, m or 1): they stand first, zeros
-            after them.
+        Also returns the number of unmasked positions of each window, (B or 1, m or 1).
         """
         m, window = self._number_and_size(x.size(1))
         if padding_mask is None and statically_true(x.size(1) % (window if self.rows is None else m) == 0):
-            # A constant, of 32 bits: compiled for a GPU, what follows from it is computed anew for each element.
+            # A 32-bit constant: when compiled for a GPU, expressions of it are recomputed for each element.
             return into_blocks(x, window), torch.full((1, 1), window, dtype=torch.int32, device=x.device)
         offsets, width = self.segment_offsets(x.size(1), padding_mask, x.device)
         windows = into_blocks(x, window) if self.rows is None else self._adaptive_windows(x, offsets, width)
         return windows, offsets[:, 1:] - offsets[:, :-1]
 
     def _number_and_size(self, length: int) -> tuple[int, int]:
-        """m and w of a text without padding; of the windows that fill up k rows w is the largest."""
+        """Return m and w of a text without padding; if windows fill up k rows w is the largest."""
         if self.rows is None:
             return (length + self.window - 1) // self.window, self.window
         m = sym_min(self.rows, length)
@@ -82,7 +82,7 @@ class WindowProjection(Projection):
         """Return the bounds of the windows of texts in n positions, and the longest possible window.
 
         Returns:
-            (B or 1, m + 1), window j has the positions from the j-th entry to the next one, and w.
+            (B or 1, m + 1), window j has the positions from entry j to the next, and w.
         """
         lengths = text_lengths(length, padding_mask, device).unsqueeze(1)
         m, width = self._number_and_size(length)
@@ -93,15 +93,16 @@ class WindowProjection(Projection):
     def _adaptive_windows(self, x: Tensor, offsets: Tensor, width: int) -> Tensor:
         batch, length = x.shape[:2]
         positions = offsets[:, :-1, None] + torch.arange(width, device=x.device)  # (B, m, w)
-        # Every real position is in one window, once. What fills up short ones has no part in the result, so that in
-        # the backward pass nothing is added to a gradient but zeros: it is the same in every run.
+        # Every unmasked position is in one window, once. The filling of short windows does not affect the result, so
+        # the
+        # backward pass adds only zeros to a gradient, and gradients are deterministic.
         positions = positions.clamp(max=length - 1) + length * torch.arange(batch, device=x.device)[:, None, None]
         windows = x.flatten(0, 1).index_select(0, positions.flatten()).unflatten(0, (batch, *positions.shape[1:]))
         return windows.masked_fill(~_real(width, offsets[:, 1:] - offsets[:, :-1]).unsqueeze(-1), 0.0)
 
 
 def _real(width: int, sizes: Tensor) -> Tensor:
-    """(B or 1, m or 1, w), True where a position of a window is real; `width` is w."""
+    """Return True for the unmasked positions of a window of w = `width`, (B or 1, m or 1, w)."""
     return torch.arange(width, device=sizes.device) < sizes.unsqueeze(-1)
 
 
@@ -109,10 +110,10 @@ class ConvProjection(WindowProjection):
     """Depthwise convolution with kernel and stride w, without bias.
 
     ``weight`` (w, d) starts as the mean of the window, plus noise. In a shorter window of s positions, which
-    ``adaptive_length`` brings, position p has weight floor(p w / s), times w / s.
+    ``adaptive_length`` creates, position p has weight floor(p w / s), times w / s.
     """
 
-    SHARINGS = ("headwise", "key-value", "layerwise")  # its channels are not those of heads
+    SHARINGS = ("headwise", "key-value", "layerwise")  # channels do not belong to heads
     TRAINABLE = True
 
     def __init__(self, config: AttentionConfig, layer: int):
@@ -134,17 +135,17 @@ class ConvProjection(WindowProjection):
 
 
 class MeanPooling(WindowProjection):
-    """The mean of a window's real positions."""
+    """Mean of a window's unmasked positions."""
 
     ROWS_ARE_MEANS = True
 
     def pool(self, windows: Tensor, sizes: Tensor) -> Tensor:
-        wide = torch.promote_types(windows.dtype, torch.float32)  # float16 ends at 65,504
+        wide = torch.promote_types(windows.dtype, torch.float32)  # the maximum of float16 is 65,504
         return (windows.sum(2, dtype=wide) / sizes.clamp(min=1).unsqueeze(-1)).to(windows.dtype)
 
 
 class MaxPooling(WindowProjection):
-    """The largest of a window's real positions, channel by channel."""
+    """Maximum of a window's unmasked positions, channel by channel."""
 
     def pool(self, windows: Tensor, sizes: Tensor) -> Tensor:
         largest = windows.masked_fill(~_real(windows.size(2), sizes).unsqueeze(-1), -torch.inf).amax(2)
@@ -152,7 +153,7 @@ class MaxPooling(WindowProjection):
 
 
 class PoolingPerHead(WindowProjection):
-    """A weighted mean of each window for every head, with weights of its own."""
+    """Weighted mean of each window for every head, with weights of its own."""
 
     ROWS_ARE_MEANS = True
 
@@ -161,29 +162,29 @@ class PoolingPerHead(WindowProjection):
         """Return each head's weights of the positions of a window, as for ``pool``: (B or 1, m or 1, h, w)."""
 
     def pool(self, windows: Tensor, sizes: Tensor) -> Tensor:
-        """A row for every head: (B, h, m, d)."""
+        """Return a row for every head: (B, h, m, d)."""
         return (self.weights(windows, sizes) @ windows).transpose(1, 2)  # (B, m, h, w) (B, m, w, d)
 
     def project_values(self, values: Tensor, x: Tensor, padding_mask: Tensor | None) -> Tensor:
-        return self(x, padding_mask, values)  # a call, as offloaded weights are there in calls alone
+        return self(x, padding_mask, values)  # a call, because offloaded weights are loaded in calls alone
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None, values: Tensor | None = None) -> Tensor:
-        """The rows of x, (B, h, m, d); of values (B, h, n, d_h), if given, the rows by the same map: (B, h, m, d_h)."""
+        """Pool x to rows, (B, h, m, d), or values (B, h, n, d_h), if given, by the same map: (B, h, m, d_h)."""
         if values is None:
             return super().forward(x, padding_mask)
         weights = self.weights(*self.windows(x, padding_mask)).unsqueeze(-1)  # (B or 1, m or 1, h, w, 1)
         windows = self.windows(values.transpose(1, 2).flatten(2), padding_mask)[0]  # (B, m, w, d)
         heads = windows.unflatten(-1, values.shape[1::2]).transpose(2, 3)  # (B, m, h, w, d_h)
-        # Summed element by element: as many small matrix products it takes three times as long.
+        # Summed element by element: many small matrix products take three times as long.
         return (weights * heads).sum(3).transpose(1, 2)
 
 
 class AttentionPooling(PoolingPerHead):
-    """A weighted mean of a window's real positions for each head; a learned score of the content gives the weights.
+    """Weighted mean of a window's unmasked positions for each head, with weights from a learned score.
 
         weights_i = softmax over the window (X u_i),   row_i = sum over the window of weights_i X
 
-    ``weight`` (h, d), one u per head, starts at zero, which is the plain mean. Costs 2 B n d h per call. It is the
+    ``weight`` (h, d), one u per head, starts at zero, which gives the plain mean. Costs 2 B n d h per call. It is the
     pooling of hierarchical attention networks (Yang et al. 2016, eq. 6 and 7) with a linear score.
     """
 
@@ -204,12 +205,12 @@ class AttentionPooling(PoolingPerHead):
 
 
 class SplitPooling(PoolingPerHead):
-    """The mean of a part of the window: the heads divide every window's real positions among themselves.
+    """Mean of a part of the window, another part for each head.
 
-    Head i of h has those from floor(i r / h) to ceil((i + 1) r / h), of r. So the heads of a layer have h k different
-    rows where mean pooling gives all of them the same k; with w <= h every position is a row of its own to some head.
-    Attention costs what it does with any projection of k rows, pooling B n h d per call. LongNet's heads divide the
-    positions of a segment in this way, without pooling (Ding et al. 2023, arXiv 2307.02486, section 2.3).
+    Head i of h averages the positions from floor(i r / h) to ceil((i + 1) r / h) of r unmasked ones. Parts overlap
+    unless h divides r; if r < h heads may share a part. So a layer has up to h k different rows, mean pooling k.
+    If r divides h every part is a single position. Costs B n h d per call. LongNet's heads divide the positions of a
+    segment in a similar way, without pooling (Ding et al. 2023, arXiv 2307.02486, section 2.3).
     """
 
     def __init__(self, config: AttentionConfig, layer: int):

@@ -1,15 +1,15 @@
-"""Relative positions: the distance of a query and a key, given to attention itself in place of learned embeddings.
+"""Relative positions: the distance of a query and a key, used in attention instead of learned embeddings.
 
-    rotary  q_i . k_j becomes (R_i q_i) . (R_j k_j), where R_p turns each of t / 2 pairs of a head's dimensions, m-th
+    rotary  q_i . k_j becomes (R_i q_i) . (R_j k_j), where R_p rotates each of t / 2 pairs of a head's dimensions, m-th
             first, by the angle p base^(-2 m / t): it depends on i - j alone (RoFormer, Su et al. 2021, arXiv
             2104.09864, eq. 34). A pair is dimensions m and m + t / 2 ("rotate_half", as in transformers' LLaMA and
             ModernBERT), t = rotary_share d_h; the other dimensions are unrotated, as in GPT-NeoX.
     alibi   q_i . k_j / sqrt(d_h) becomes that minus slope_h |i - j| (Press et al. 2021, arXiv 2108.12409, section 3;
-            symmetric, as attention is bidirectional). Slopes are 2^(-8 a / h), a from 1 on; where h is no power of two
+            symmetric, as attention is bidirectional). Slopes are 2^(-8 a / h), a from 1 on; if h is no power of two
             those of the largest power p below, then every other one of 2 p, as in the authors' code.
 
-Positions count from 0. A key without a position, such as a mean of many, is scored by content alone:
-``zero_rotary_dims``, or without bias. Neither kind has parameters, and both take texts of any length.
+Positions count from 0. A key without a position, such as a mean of many, is scored by content alone, by
+``zero_rotary_dims`` or without bias. Neither kind has parameters, and both allow any length.
 
 Dimensions: B batch, n sequence length, m keys, d embedding, h heads, d_h = d / h, t rotary dimensions.
 """
@@ -28,9 +28,9 @@ HIDDEN = torch.finfo(torch.bfloat16).min  # the score of a hidden key: finite, a
 
 
 class RelativePositions(nn.Module):
-    """The rotary or ALiBi positions of an attention; without rotary ones ``rotated`` is the identity."""
+    """Rotary or ALiBi positions of an attention; without rotary ones ``rotated`` is the identity."""
 
-    RELATIVE_POSITIONS: ClassVar[bool] = False  # True for mechanisms that can have others than learned ones
+    RELATIVE_POSITIONS: ClassVar[bool] = False  # True for mechanisms that allow relative positions
 
     num_heads: int
     head_dim: int
@@ -70,7 +70,7 @@ class RelativePositions(nn.Module):
         Args:
             attn_mask: broadcasts with (..., h, n, unbiased + m), True where a query attends to a key; None for all.
             queries_at: (n,), or (..., h or 1, n): the position of each query.
-            keys_at: (m,), or (..., h or 1, m): that of each key.
+            keys_at: (m,), or (..., h or 1, m): the position of each key.
             unbiased: the number of keys before these that have no position and no bias.
 
         Returns:
@@ -88,7 +88,7 @@ def rotary_dimensions(config: AttentionConfig) -> int:
 
 
 def alibi_slopes(heads: int, device: torch.device) -> Tensor:
-    """(h,), in float32: computed where they are needed, because a copy from the host would make a GPU wait."""
+    """Return the slopes, (h,), in float32; computed anew, because a copy from the host would make a GPU wait."""
     power = 2 ** (heads.bit_length() - 1)  # the largest at most h
     head = torch.arange(heads, device=device, dtype=torch.float32)
     beyond = 2 * (head - power) + 1  # of 2 p slopes the first, the third, …
@@ -96,10 +96,10 @@ def alibi_slopes(heads: int, device: torch.device) -> Tensor:
 
 
 def validate_positions(config: AttentionConfig) -> None:
-    """Check the options, whatever the mechanism.
+    """Check the options of positions.
 
     Raises:
-        UserError: one cannot work.
+        UserError: an option is invalid.
     """
     check("positions", config.positions, config.positions in POSITIONS, f"one of {', '.join(POSITIONS)}")
     base, share = config.rotary_base, config.rotary_share
@@ -112,10 +112,10 @@ def validate_positions(config: AttentionConfig) -> None:
 
 
 def check_unrotated_dims(config: AttentionConfig) -> None:
-    """Reject rotating all dimensions of a head where the others score the keys without a position.
+    """Reject rotating all dimensions of a head if the unrotated ones score the keys without a position.
 
     Raises:
-        UserError: none is left for them.
+        UserError: no dimension is unrotated.
     """
     unrotated = config.positions != "rotary" or config.rotary_share < 1
     allowed = "below 1, or nothing scores the rows that are no positions"

@@ -1,8 +1,9 @@
-"""The projections of Linformer: maps along the sequence, from n positions to fewer rows (Wang et al. 2020, section 4).
-
-Dimensions: B batch, n sequence length, k projected length, m rows, d embedding, h heads, d_h = d / h.
+"""Projections of Linformer: maps along the sequence, from n positions to fewer (Wang et al. 2020, section 4).
 
 Here are the paper's learned E and F, (k, n), and random ones; ``pooling.py`` has projections without a matrix.
+
+Dimensions: B batch, n sequence length, k projected length, m projected positions, d embedding, h heads, d_h = d / h.
+Cost: B k n d per call, with one matrix per head B h k n d.
 """
 
 from abc import ABC, abstractmethod
@@ -15,28 +16,28 @@ from .adaptive import adaptive_pooling, stretch_columns, text_lengths
 from .blocks import narrow_prefix
 from .options import AttentionConfig
 
-NOISE = 0.002  # standard deviation of the noise on the segment means: enough to tell the rows of E and F apart
+NOISE = 0.002  # standard deviation of the noise on the segment means: enough to distinguish the rows of E and F
 
 
 class Projection(nn.Module, ABC):
-    """E or F. Positions that are padding have no part in its result, however many there are."""
+    """E or F, whose result does not depend on padding."""
 
-    SHARINGS: ClassVar[tuple[str, ...]]  # the levels that make sense, the default first
-    INITIALISATIONS: ClassVar[tuple[str, ...]] = ()  # those to choose from, the default first
+    SHARINGS: ClassVar[tuple[str, ...]]  # the allowed levels, the default first
+    INITIALISATIONS: ClassVar[tuple[str, ...]] = ()  # the allowed values, the default first
     TRAINABLE: ClassVar[bool] = True
     ROWS_ARE_MEANS: ClassVar[bool] = False  # True if the weights of a row sum to 1: W E X + b is then E (W X + b)
 
     @abstractmethod
     def __init__(self, config: AttentionConfig, layer: int):
-        """Build E or F of a layer, numbered from 0, as the (validated) options say."""
+        """Build E or F of a layer, numbered from 0, from the (validated) options."""
         super().__init__()
 
     def reset_parameters(self) -> None:
-        """Set the parameters to their start, at random where they have a random one."""
+        """Initialise the parameters."""
 
     @abstractmethod
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """(B, n, d), zero at padded positions, and their mask (B, n) to (B, m, d)."""
+        """Map (B, n, d), zero at padded positions, and their mask (B, n) to (B, m, d)."""
 
     @abstractmethod
     def project_values(self, values: Tensor, x: Tensor, padding_mask: Tensor | None) -> Tensor:
@@ -44,25 +45,25 @@ class Projection(nn.Module, ABC):
 
     @abstractmethod
     def attended_rows(self, padding_mask: Tensor | None) -> Tensor | None:
-        """(B, m), True for the rows that queries attend to; None for all of them."""
+        """Return True for the rows that queries attend to, (B, m); None for all."""
 
 
 class LinearProjection(Projection):
-    """A learned matrix, c W: k rows for every length up to n; a row's weights stay with their positions.
+    """Learned matrix c W: k rows for every length up to n; a row's weights belong to fixed positions.
 
-    A shorter sequence uses the first columns. ``weight``, W, is (k, n), or (h, k, n) with one matrix per head. Costs
-    B k n d per call.
+    A shorter sequence uses the first columns. ``weight``, W, is (k, n), or (h, k, n) with one matrix per head. Costs B
+    k n d per call.
 
-    The multiplier c is a constant. Adam's steps have the size of the learning rate whatever the gradient, so W moves by
-    it and the matrix by c times as much. A row of the matrix sums over n positions: without a small c its steps are too
-    large where n is (Yang and Hu 2021, arXiv 2203.03466: for a fan-in of n they must shrink as 1 / n, beside those of a
+    The multiplier c is a constant. Adam's steps have the size of the learning rate whatever the gradient: W changes by
+    it, and the matrix by c times as much. A row of the matrix sums over n positions, so without a small c its steps are
+    too large if n is (Yang and Hu 2021, arXiv 2203.03466: for a fan-in of n they must shrink as 1 / n, relative to a
     matrix of fan-in d). c is kept in checkpoints; those of fairseq's example have c = 1.
 
-    ``projection_init`` says how c W starts:
+    ``projection_init`` sets the initial c W:
 
-    segment-mean            row j averages the j-th of k equal segments, plus noise
-    normal                  normal with standard deviation 0.02, as the authors' code trains
-    johnson-lindenstrauss   normal with variance 1 / k, as in the proof of the paper's theorem 2
+    segment-mean            row j averages the j-th of k equal segments, plus noise normal                  normal with
+    standard deviation 0.02, as in the authors' code johnson-lindenstrauss   normal with variance 1 / k, as in the proof
+    of the paper's theorem 2
 
     With ``adaptive_length`` a text of any length is stretched to n positions, by linear interpolation.
     """
@@ -100,11 +101,11 @@ class LinearProjection(Projection):
 
     @staticmethod
     def default_multiplier(config: AttentionConfig) -> float:
-        """Return c = min(1, d / (4 n)): fan-in d beside fan-in n, and a quarter of it (measured in docs/quality.md)."""
+        """Return c = min(1, d / (4 n)): a quarter of fan-in d over fan-in n (measured in docs/quality.md)."""
         return min(1.0, config.encoder_embed_dim / (4 * config.max_positions))
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """(B, n, d) -> (B, k, d), or (B, h, k, d) with one matrix per head; (B, h, n, d_h) -> (B, h, k, d_h)."""
+        """Project (B, n, d) -> (B, k, d), with one matrix per head (B, h, k, d); (B, h, n, d_h) -> (B, h, k, d_h)."""
         matrix = self._matrix(x.size(-2), padding_mask)
         if self.weight.dim() == 3 and x.dim() == 3:
             x = x.unsqueeze(1)  # the same for all heads
@@ -113,7 +114,7 @@ class LinearProjection(Projection):
         return self.multiplier * (matrix @ x)  # a zero row of X adds nothing to E X
 
     def _matrix(self, length: int, padding_mask: Tensor | None) -> Tensor:
-        """W for sequences of that many positions: (k, length) or (h, k, length), before it (B,) if texts differ."""
+        """Return W for that length: (k, length) or (h, k, length), with (B,) in front if texts differ."""
         longest = self.weight.size(-1)
         if not self.adaptive or (padding_mask is None and length == longest):
             return narrow_prefix(self.weight, length, dim=-1)
@@ -127,11 +128,11 @@ class LinearProjection(Projection):
 
 
 class RandomProjection(LinearProjection):
-    """The random projection of the paper's theory (theorem 2): a matrix that is drawn once and never trained."""
+    """Random projection of the paper's theorem 2: a matrix that is drawn once and never trained."""
 
     INITIALISATIONS = ("johnson-lindenstrauss", "normal")
     TRAINABLE = False
 
     @staticmethod
     def default_multiplier(config: AttentionConfig) -> float:
-        return 1.0  # nothing moves it
+        return 1.0  # not trained

@@ -4,19 +4,19 @@
     l_ij = exp(-A sum_{j<p<i} D_p),    r_ij = exp(-A sum_{i<p<j} D'_p),    out_i = W_o (rmsnorm(y_i) * silu(W_z x_i))
     (D_i, D'_i) = softplus(W_d x_i + t),    s_i = W_s v_i + u,    A = e^a,    c, b, v = silu of queries, keys, values
 
-The paper writes it shift(SS(X)) + flip(shift(SS(flip(X)))) + s X, where SS is Mamba-2's state space: no position sees
-itself but by the diagonal, which no side gives twice. The weights have signs and no sum; the norm takes its place.
+The paper writes it shift(SS(X)) + flip(shift(SS(flip(X)))) + s X, where SS is Mamba-2's state space: only the diagonal
+maps a position to itself. Weights have signs and are not normalised; the norm replaces that. D, D', s and A are one
+number per head.
 
-D, D', s and A are one number per head.
+Dimensions: B batch, n sequence length, d embedding, h heads, d_h = d / h, b chunk, s = ceil(log2 ceil(n / b)) steps.
+Cost per layer: O(B n (b + d_h) d) time besides the linear maps, of which W_z is one more, and O(B n (h b + d)) memory,
+in training O(B n (h b + d + s d_h d / b)) for the backward pass. See ``decay.py``.
 
-Dimensions: B batch, n sequence length, d embedding, h heads, d_h = d / h, b chunk.
-Cost per layer: O(B n (b + d_h) d) time beside the linear maps, of which W_z is one more, and O(B n (h b + d)) memory.
-``decay.py`` says how.
-
-Other than in the authors' code (goombalab/hydra) the shift leaves c where it is, c_i where they have c of the position
-before; both sides share c and b, as in that of their matrix mixers; D is at least 1e-6, and starts evenly spaced over
-the heads where theirs is drawn. Their block, which replaces a layer's feed-forward network too, doubles the width and
-has a convolution before c, b and v: ``local_conv`` stands beside here.
+Departures from the authors' code (goombalab/hydra): the shift does not apply to c, which is c_i instead of that of the
+position before; both sides share c and b, as in the code of their matrix mixers; each side has a bias t where theirs is
+one for both; D is at least 1e-6, and starts evenly spaced over the heads where theirs is drawn. Their block, which also
+replaces a layer's feed-forward network, doubles the width and has a convolution before c, b and v; here ``local_conv``
+is an option of the layer.
 """
 
 import math
@@ -32,7 +32,7 @@ from .decay import Decay, decayed_attention
 from .options import AttentionConfig, Options, option
 
 SMALLEST_STEP = 1e-6
-FIRST_STEPS = (1e-3, 1e-1)  # D of the first and the last head, at first: they see some 1,000 and 10 positions on a side
+FIRST_STEPS = (1e-3, 1e-1)  # initial D of the first and the last head: ranges of some 1,000 and 10 positions on a side
 
 
 @dataclass
@@ -48,7 +48,7 @@ class QuasiseparableOptions(Options):
 class QuasiseparableMixer(Attention):
     """States from both sides, a diagonal, a norm and a gate; see the module."""
 
-    HAS_WEIGHTS = False  # none that sum to 1
+    HAS_WEIGHTS = False  # weights do not sum to 1
 
     def __init__(self, config: AttentionConfig, options: QuasiseparableOptions, layer: int):
         super().__init__(config, options, layer)
@@ -82,7 +82,7 @@ class QuasiseparableMixer(Attention):
         return self.out_proj((normed * gate).to(x.dtype))
 
     def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, steps: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """y without its diagonal, from (B, n, d) each and steps (B, n, 2 h): (B, h, n, d_h)."""
+        """Return y without its diagonal, from (B, n, d) each and steps (B, n, 2 h): (B, h, n, d_h)."""
         passing = self.zero_padding(-steps * self.log_rate.to(steps.dtype).exp().repeat(2), padding_mask)
         exponents = (part.transpose(1, 2).chunk(2, dim=1) for part in (passing, steps.log()))  # (B, h, n) each
         left, right = (Decay(*side) for side in zip(*exponents, strict=True))

@@ -1,23 +1,23 @@
-"""Reformer: attention among positions that hash alike (Kitaev et al. 2020, arXiv 2001.04451, section 2 and appendix A).
+"""Reformer: attention by locality-sensitive hashing (Kitaev et al. 2020, arXiv 2001.04451, section 2 and appendix A).
 
     o_i = sum over j in A_i of softmax_j(q_i . q_j / |q_j|) v_j,    A_i = union over rounds of A_i^(r), without i
 
-Keys are the queries at unit length. A round of locality-sensitive hashing sorts the positions by their buckets,
-h(q) = argmax([q R; -q R]) for a random R, and cuts the sorted sequence into chunks of m: A_i^(r) is what stands in the
-chunk of i or beside it. A position attends to itself only where A_i is empty.
+Keys are the queries at unit length. A round of locality-sensitive hashing sorts the positions by their buckets, h(q) =
+argmax([q R; -q R]) for a random R, and cuts the sorted sequence into chunks of m. A_i^(r) is the chunk of i and both
+neighbouring chunks. A position attends to itself only if A_i is empty.
 
-Dimensions: B batch, n sequence length, N = C m with C = ceil(n / m) chunks, r rounds, f hash functions per round,
-c columns of a rotation, d embedding, h heads, d_h = d / h.
-Cost per layer: O(B n d^2 + B r n m d + B r n c d + B h r n log n) time, with c at most m, or sqrt(n / 2m) + 1 where
-that is more; O(B n d + B h r n (m + d_h)) memory, linear in n.
+Dimensions: B batch, n sequence length, N = C m with C = ceil(n / m) chunks, r rounds, f hash functions per round, c
+columns of a rotation, d embedding, h heads, d_h = d / h.
+Cost per layer: O(B n d^2 + B r n m d + B r n c d + B h r n log n) time, with c at most m, or sqrt(n / 2m) + 1 if that
+is more; O(B n d + B h r n (m + d_h)) memory, linear in n.
 
-As in the authors' code and experiments, a chunk is attended as a whole, whatever the buckets in it; there are about
-2 l / m buckets for l positions; two hash functions together number them where that could be more than 2 m buckets; and
-scores are q_i . k_j for keys of unit length without a further 1 / sqrt(d_h). For both directions the chunk before and
-the chunk after are seen, and none wraps around.
+As in the authors' code and experiments, a whole chunk is attended to, whatever its buckets; there are about 2 l / m
+buckets for l positions; two hash functions together number them if there could be more than 2 m buckets; and scores are
+q_i . k_j for keys of unit length without a further 1 / sqrt(d_h). As attention is bidirectional, both neighbouring
+chunks are used; none wraps around.
 
-Padding is beyond the end: it is sorted after everything real and hidden, and a row has the buckets of its real length
-l, by the first columns of its rotations, so its chunks are the same however long the batch is.
+Padding is sorted to the end and hidden. A sequence has the buckets of its length l without padding, by the first
+columns of its rotations, so that its chunks do not depend on padding.
 """
 
 from dataclasses import dataclass
@@ -32,12 +32,12 @@ from .blocks import into_blocks, narrow_prefix
 from .dropout import dropout
 from .options import AttentionConfig, Options, option
 
-ITSELF = -1e5  # the score of a position with itself: next to nothing, unless there is nothing else (the paper's mask)
+ITSELF = -1e5  # score of a position with itself: negligible unless it is the only key (the paper's mask)
 
 
 @dataclass
 class ReformerOptions(Options):
-    """Chunks and rounds, m and r."""
+    """Options of ``reformer``: chunks and rounds, m and r."""
 
     reformer_chunk_length: int = option(
         64, "m, positions in a chunk, twice the mean size of a bucket; three chunks are seen", smallest=1
@@ -57,10 +57,10 @@ class ReformerOptions(Options):
 
 @register_attention("reformer", ReformerOptions)
 class ReformerAttention(Attention):
-    """Attention within chunks of the sequence as sorted by hash, in several rounds, each pair counted once.
+    """Attention within chunks of the sequence sorted by hash, in several rounds, each pair counted once.
 
-    There is no projection of keys: ``k_proj`` is ``q_proj``, and no parameter of its own. The rotations are
-    drawn once and kept in checkpoints: ``rotations`` (h, r, f, d_h, c).
+    There is no projection of keys: ``k_proj`` is ``q_proj``, without parameters. The rotations are drawn once and kept
+    in checkpoints: ``rotations`` (h, r, f, d_h, c).
     """
 
     QKV_PROJECTIONS = ("v_proj", "q_proj")
@@ -82,7 +82,7 @@ class ReformerAttention(Attention):
 
     @property
     def k_proj(self) -> nn.Linear:  # type: ignore[override]
-        """Keys come from the queries' projection."""
+        """Projection of the queries, which keys share."""
         return self.q_proj
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:
@@ -90,13 +90,13 @@ class ReformerAttention(Attention):
         chunks = (n + m - 1) // m
         real = self.zero_padding(x, padding_mask)
         lengths = x.new_full((x.size(0),), n, dtype=torch.long) if padding_mask is None else (~padding_mask).sum(1)
-        # Projected first: a matrix product of another layout would round otherwise, and hashing would tell.
+        # Project before padding: a matrix product of another layout rounds differently, which can change the hashes.
         projected = (self.q_proj(real), self.values(real, first_values))
         whole = (into_blocks(rows, m).flatten(1, 2) for rows in projected)  # (B, N, d)
         queries, values = (self.split_heads(rows) for rows in whole)  # (B, h, N, d_h)
 
-        order = self._sorted(queries, lengths)  # (B, h, r, N), the position at each place
-        place = order.argsort(-1)  # (B, h, r, N), the place of each position
+        order = self._sorted(queries, lengths)  # (B, h, r, N), the position at each sorted index
+        place = order.argsort(-1)  # (B, h, r, N), the sorted index of each position
         order = order.unflatten(-1, (chunks, m))  # (B, h, r, N) -> (B, h, r, C, m)
         bias = self._bias(order, place, lengths, torch.promote_types(x.dtype, torch.float32))
         outputs, totals = self._attend_in_chunks(queries, values, order, bias)
@@ -106,7 +106,7 @@ class ReformerAttention(Attention):
         return self.join_heads(narrow_prefix(heads, n, dim=2))
 
     def _sorted(self, queries: Tensor, lengths: Tensor) -> Tensor:
-        """(B, h, N, d_h) -> (B, h, r, N): the positions in the order of their buckets, then of the sequence."""
+        """Sort positions by bucket, then by position: (B, h, N, d_h) -> (B, h, r, N)."""
         with torch.no_grad(), torch.autocast(queries.device.type, enabled=False):
             exact = torch.promote_types(queries.dtype, torch.float32)
             vectors = queries.to(exact)[:, :, None, None]  # (B, h, N, d_h) -> (B, h, 1, 1, N, d_h)
@@ -120,7 +120,7 @@ class ReformerAttention(Attention):
             numbers = (buckets * digits).sum(3)  # (B, h, r, N)
             position = torch.arange(numbers.size(-1), device=columns.device)
             numbers = numbers.masked_fill(position >= lengths[:, None, None, None], torch.iinfo(torch.int32).max)
-            # No two are alike, so any sort keeps the order of the sequence; ONNX has no stable one.
+            # All keys differ, so any sort keeps the order of the sequence; ONNX has no stable sort.
             return (numbers * position.size(0) + position).sort().indices
 
     def _columns(self, lengths: Tensor) -> Tensor:
@@ -130,14 +130,14 @@ class ReformerAttention(Attention):
 
     @torch.no_grad()
     def _bias(self, order: Tensor, place: Tensor, lengths: Tensor, dtype: torch.dtype) -> Tensor:
-        """(B, h, r, C, m, 3m), by place: minus the logarithm of the number of rounds that see a pair.
+        """Return minus the logarithm of the number of rounds that contain a pair, by sorted index: (B, h, r, C, m, 3m).
 
-        So a pair counts once in the sum over rounds (appendix A). Almost nothing is left for a position with itself,
-        and nothing for padding.
+        So a pair counts once in the sum over rounds (appendix A). The weight of a position with itself is negligible,
+        that of padding zero.
         """
         position = order.unsqueeze(-1)  # (B, h, r, C, m, 1)
         key_position = _beside(position, -1).transpose(-1, -2)  # (B, h, r, C, 1, 3m)
-        times = torch.ones_like(position == key_position, dtype=dtype)  # its own round sees a pair
+        times = torch.ones_like(position == key_position, dtype=dtype)  # its own round contains a pair
         for shift in range(1, self.hashes):
             another = (place // self.chunk_length).to(dtype).roll(shift, dims=2)  # chunks of positions in another round
             chunk = another.gather(3, order.flatten(3)).view_as(order).unsqueeze(-1)  # (B, h, r, C, m, 1)
@@ -148,11 +148,11 @@ class ReformerAttention(Attention):
         return bias.masked_fill(~real, torch.finfo(dtype).min)
 
     def _attend_in_chunks(self, queries: Tensor, values: Tensor, order: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """Attention of each round, by place: outputs (B, h, r, C, m, d_h), log-sum-exp of scores (B, h, r, C, m, 1).
+        """Attend in each round, by sorted index: outputs (B, h, r, C, m, d_h) and log-sum-exp (B, h, r, C, m, 1).
 
         Args:
             queries, values: (B, h, N, d_h), by position.
-            order: (B, h, r, C, m), the position at each place.
+            order: (B, h, r, C, m), the position at each sorted index.
             bias: (B, h, r, C, m, 3m), to add to the scores, at least in float32.
         """
         keys = F.normalize(queries.to(bias.dtype), dim=-1).to(queries.dtype)
@@ -166,12 +166,12 @@ class ReformerAttention(Attention):
 
 
 def _by_place(x: Tensor, order: Tensor) -> Tensor:
-    """(B, h, N, e) by position and the position at each place, (B, h, r, C, m), to (B, h, r, C, m, e)."""
+    """Gather (B, h, N, e) at the positions (B, h, r, C, m): (B, h, r, C, m, e)."""
     index = order.flatten(2).unsqueeze(-1).expand(-1, -1, -1, x.size(-1))  # (B, h, r N, e)
     return x.gather(2, index).unflatten(2, order.shape[2:])
 
 
 def _beside(chunks: Tensor, beyond: int = 0) -> Tensor:
-    """(..., C, m, e) -> (..., C, 3m, e): each chunk between those before and after it, `beyond` outside."""
+    """Concatenate each chunk with both neighbours, `beyond` outside: (..., C, m, e) -> (..., C, 3m, e)."""
     around = F.pad(chunks, (0, 0, 0, 0, 1, 1), value=beyond)
     return torch.cat([around[..., :-2, :, :], around[..., 1:-1, :, :], around[..., 2:, :, :]], dim=-2)

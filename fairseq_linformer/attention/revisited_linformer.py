@@ -1,17 +1,16 @@
-"""Revisited Linformer: no attention weights of n by k (Verma 2021, "Revisiting Linformer with a modified self-attention
-with linear complexity", arXiv 2101.10277).
+"""Revisited Linformer: linear attention without n by k weights (Verma 2021, arXiv 2101.10277).
 
     head_i = softmax_features(Q_i / sqrt(d_h)) . [ softmax_rows((E_i K_i)^T / sqrt(d_h)) . F_i V_i ]
 
-The first softmax runs over the d_h features of a position, the second over the k projected rows of a feature. The
-bracket is (d_h, d_h), so attention takes B (n + k) d d_h multiplications where Linformer's takes 2 B n k d: its n term
-is independent of k. E X and F X still take B n k d each where they are learned matrices, as in Linformer.
+The first softmax runs over the d_h features of a position, the second over the k projected keys of a feature. The
+bracket is (d_h, d_h), so attention takes B (n + k) d d_h multiplications, Linformer's 2 B n k d: its n term does not
+depend on k. E X and F X still take B n k d each for learned matrices, as in Linformer.
 
-Dimensions: B batch, n sequence length, k projected length, m = k rows, d embedding, h heads, d_h = d / h.
-Memory beside E and F: O(B n d).
+Dimensions: B batch, n sequence length, k projected length, m = k projected keys, d embedding, h heads, d_h = d / h.
+Memory besides E and F: O(B n d).
 
-Keys, values, E and F, their sharing and their start are Linformer's: see ``ProjectedAttention``. With k = n and
-E = F = I this is Shen et al.'s efficient attention (arXiv 1812.01243) with queries and keys scaled.
+Keys, values, E and F, their sharing and their initialisation are Linformer's: see ``ProjectedAttention``. With k = n
+and E = F = I this is Shen et al.'s efficient attention (arXiv 1812.01243) with queries and keys scaled.
 """
 
 import torch
@@ -24,9 +23,9 @@ from .linformer import ProjectedAttention
 
 @register_attention("revisited-linformer")
 class RevisitedLinformerAttention(ProjectedAttention):
-    """Every feature of a head picks from the projected rows; every position mixes the d_h features.
+    """Attention of every feature of a head to the projected keys; every position mixes the d_h features.
 
-    Attention dropout applies to the weights of the projected rows, (d_h, m) per head.
+    Attention dropout applies to the weights of the projected keys, (d_h, m) per head.
     """
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:
@@ -36,7 +35,7 @@ class RevisitedLinformerAttention(ProjectedAttention):
     def mix(self, x: Tensor, keys: Tensor, values: Tensor, rows: Tensor | None) -> Tensor:
         """Mix `values`, (B, h, m, v) -> (B, h, n, v); the other arguments are those of ``keys_and_values``.
 
-        Where the values are the identity, that is how much of each row every position takes.
+        If the values are the identity, the result is the weight of each projected value for every position.
         """
         scale = self.head_dim**-0.5
         scores = scale * keys.transpose(2, 3)  # (B, h, m, d_h) -> (B, h, d_h, m)
@@ -44,6 +43,6 @@ class RevisitedLinformerAttention(ProjectedAttention):
             hidden = ~rows[:, None, None, :]  # (B, m) -> (B, 1, 1, m)
             scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
         weights = dropout(scores.softmax(-1), self.dropout, self.training)
-        picked = weights @ values  # (B, h, d_h, v): right to left, which keeps n and k apart
+        picked = weights @ values  # (B, h, d_h, v): right to left, so that n and k never multiply
         queries = (scale * self.split_heads(self.q_proj(x))).softmax(-1)
         return queries @ picked

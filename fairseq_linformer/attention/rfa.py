@@ -5,17 +5,17 @@
     w_r = s * g_r / t,    g_r drawn from N(0, I),  s learned by each head, t the temperature
 
 Dimensions: B batch, n sequence length, d embedding, h heads, d_h = d / h, m random vectors, hence 2 m features.
-Cost per layer: O(B n m d) time beside the linear maps, O(B h n m) memory.
+Cost per layer: O(B n m d) time besides the linear maps, O(B h n m) memory.
 
-With s = 1, as it starts, the mean of phi(q) . phi(k) over draws is exp(-|q' - k'|^2 / (2 t^2)) = exp(q' . k' / t^2) up
-to a factor that cancels: softmax attention of queries and keys of length 1. The authors learn s by reparametrisation,
-so that each head finds its own temperature in each dimension, and leave t = 1.
+With the initial s = 1 the mean of phi(q) . phi(k) over draws is exp(-|q' - k'|^2 / (2 t^2)), proportional to exp(q' .
+k' / t^2): softmax attention of queries and keys of length 1. The authors learn s by reparametrisation, so that each
+head learns a temperature in each dimension, with t = 1.
 
-Unlike positive features, sines and cosines give weights that may be negative, and a denominator near zero or below. As
-in the authors' code (Noahs-ARK/RFA) its absolute value is taken, and raised to at least 10 / m; theirs is 100 / m,
-which damps rows of few positions. As theirs, each head has other g_r in each training step and fixed ones outside
-training; they take them from some hundreds that are drawn beforehand, and outside training the first of those, here
-the last.
+Unlike positive features, sines and cosines give weights that may be negative, and a denominator that may be near zero
+or negative. As in the authors' code (Noahs-ARK/RFA) its absolute value is raised to a minimum, here 10 / m; theirs is
+100 / m, which damps sequences of few positions. As in theirs, each head draws other g_r in each training step and has
+fixed ones in inference. Theirs come from some hundreds that are drawn beforehand, the first in inference; here it is
+the last draw.
 """
 
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ class RandomFeatureOptions(Options):
 
 @register_attention("rfa", RandomFeatureOptions)
 class RandomFeatureAttention(RandomKernelAttention):
-    """Softmax attention of queries and keys of length 1 by random Fourier features, other ones for each head."""
+    """Softmax attention of queries and keys of length 1 by random Fourier features, different in each head."""
 
     draws: Tensor  # (h, m, d_h): the g_r
 

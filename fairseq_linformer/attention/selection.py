@@ -1,6 +1,6 @@
-"""Selection of segments: each head of a query block attends to the keys of the c segments that matter most to it.
+"""Selection of segments: each head of a query block attends to the keys of its c best segments.
 
-Candidates are chosen by ``score_segments``, from one summary per segment, then reranked by their exact keys.
+``score_segments`` chooses candidates by one summary per segment; ``rerank`` scores these by their exact keys.
 
 Dimensions: B batch, n sequence length, b block, N = ceil(n / b) blocks, m segments, w positions of the longest segment,
 c segments that a block selects, h heads, d_h their size.
@@ -13,7 +13,7 @@ from torch import Tensor
 from .blocks import sym_min
 
 CANDIDATES = 8  # candidates per selected segment
-MAX_SCORES_PER_CHUNK = 2**20  # on a CPU, in whose caches they stay; elsewhere 64 times as many
+MAX_SCORES_PER_CHUNK = 2**20  # on a CPU, so that they fit into its caches; 64 times as many elsewhere
 
 
 def score_segments(queries: Tensor, summaries: Tensor, attended: Tensor | None) -> Tensor:
@@ -27,7 +27,7 @@ def score_segments(queries: Tensor, summaries: Tensor, attended: Tensor | None) 
         attended: (B, m), False for summaries that are hidden; None for none.
 
     Returns:
-        (B, h, N, m), of which the highest are chosen.
+        (B, h, N, m), of which the highest are selected.
     """
     scores = (queries.flatten(2, 3) @ summaries.transpose(2, 3)).unflatten(2, queries.shape[2:4])  # (B, h, N, b, m)
     if attended is not None:
@@ -36,7 +36,7 @@ def score_segments(queries: Tensor, summaries: Tensor, attended: Tensor | None) 
 
 
 def rerank(queries: Tensor, segments: Tensor, candidates: Tensor, selectable: Tensor) -> Tensor:
-    """Score candidates by their exact keys: each query takes the best key of each, and their softmax is summed.
+    """Score candidates by their exact keys: sum over queries a softmax of each candidate's best key.
 
     Args:
         queries: (B, h, N, b, d_h), scaled by the root of d_h.
@@ -48,7 +48,7 @@ def rerank(queries: Tensor, segments: Tensor, candidates: Tensor, selectable: Te
         (B, h, N, a).
     """
     keys = gather_segments(segments, candidates)  # (B, h, N, a w, d_h)
-    # Queries last: the largest of w numbers is found faster where these are not side by side.
+    # Queries last: a maximum over w numbers is faster if these are not contiguous.
     best = (keys @ queries.transpose(3, 4)).unflatten(3, (candidates.size(-1), -1)).amax(4)
     return _hide(best, selectable.unsqueeze(4)).softmax(3).sum(4)
 
@@ -58,15 +58,15 @@ def select_segments(
 ) -> Tensor:
     """Select c segments per head and query block: score segment summaries, then rerank the best candidates.
 
-    A mean of keys blurs them, hence the second step, over ``CANDIDATES`` c segments. It needs no gradients: keys and
-    summaries learn under the softmax in which they are attended to. Costs B n d (m + CANDIDATES c w). There are
-    B h n max(m, CANDIDATES c w) scores, hence one chunk of blocks after another.
+    Averaging blurs keys, hence the second step, over ``CANDIDATES`` c segments. No gradients are needed: keys and
+    summaries learn from the softmax of attention. Costs B n d (m + CANDIDATES c w), and attention to the selected keys
+    2 B n d c w. The B h n max(m, CANDIDATES c w) scores are computed chunk by chunk of blocks.
 
     Args:
-        queries: (B, h, N, b, d_h), scaled by the root of d_h; zeros, whose weights are equal, where there is none.
+        queries: (B, h, N, b, d_h), scaled by the root of d_h; zeros, whose weights are equal, after the end.
         summaries, segments, attended: as in ``score_segments`` and ``rerank``.
         selectable: (B, N, m), False where a block attends to a whole segment anyway.
-        count: c; all m where there are fewer.
+        count: c; all m if there are fewer.
 
     Returns:
         (B, h, N, c).
@@ -88,7 +88,7 @@ def select_segments(
 
 
 def gather_segments(segments: Tensor, selected: Tensor) -> Tensor:
-    """Return the positions of some segments for each block.
+    """Return the positions of the selected segments of each block.
 
     Args:
         segments: (B, m, w, h, d_h).
@@ -100,7 +100,7 @@ def gather_segments(segments: Tensor, selected: Tensor) -> Tensor:
     batch, rows, width, heads, size = segments.shape
     table = segments.permute(0, 3, 1, 2, 4).reshape(-1, width * size)  # (B h m, w d_h)
     offsets = rows * torch.arange(batch * heads, device=segments.device).view(batch, heads, 1, 1)
-    # As an embedding, because the backward pass of indexing adds in any order on a GPU.
+    # An embedding, because the backward pass of indexing adds in arbitrary order on a GPU.
     gathered = F.embedding(offsets + selected, table)  # (B, h, N, c, w d_h)
     return gathered.unflatten(-1, (width, size)).flatten(3, 4)
 

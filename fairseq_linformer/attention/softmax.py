@@ -1,8 +1,10 @@
-"""Softmax attention of the Transformer (Vaswani et al. 2017, arXiv 1706.03762, eq. 1): the baseline to compare with.
+"""Softmax attention of the Transformer (Vaswani et al. 2017, arXiv 1706.03762, eq. 1): the baseline.
+
+    head = softmax(Q K^T / sqrt(d_h)) V
 
 Dimensions: B batch, n sequence length, d embedding, h heads, d_h = d / h.
-Cost per layer: O(B n d^2 + B n^2 d) time; memory O(B n d) where PyTorch has a fused kernel for the device. ALiBi's bias
-is a tensor: O(h n^2), with padding O(B h n^2).
+Cost per layer: O(B n d^2 + B n^2 d) time; memory O(B n d) if PyTorch has a fused kernel for the device. ALiBi's bias is
+a tensor: O(h n^2), with padding O(B h n^2).
 """
 
 import torch
@@ -13,7 +15,7 @@ from .base import Attention, register_attention
 
 @register_attention("softmax")
 class SoftmaxAttention(Attention):
-    """Every position attends to every other: softmax(Q K^T / sqrt(d_h)) V."""
+    """Attention of every position to every position: softmax(Q K^T / sqrt(d_h)) V."""
 
     RELATIVE_POSITIONS = True
 

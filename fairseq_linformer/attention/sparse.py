@@ -1,19 +1,19 @@
 """Sparse Transformer: factorised attention, strided or fixed (Child et al. 2019, arXiv 1904.10509, section 4).
 
 Position i attends to A1 and A2 under one softmax: section 5.1's merged head, with their union in every layer. The
-paper's patterns look back; here, in a bidirectional encoder, they look both ways, l the stride and c the expressivity:
+paper's patterns are causal; here they are bidirectional. l is the stride and c the expressivity:
 
     strided:  A1 = {j : |i - j| < l}                    A2 = {j : (i - j) mod l = 0}
     fixed:    A1 = {j : floor(j / l) = floor(i / l)}    A2 = {j : l - c (u + 1) <= j mod l < l - c u}
 
-Strided suits data with a period, such as images; the paper takes fixed for text. There heads attend to distinct
-sub-blocks of length c, which it found better than the same one for all (section 4.3): u is the head's sub-block,
-counted from the end of a block. As in the authors' code (openai/sparse_attention) head i has u = i mod the number of
-sub-blocks, here floor(l / c), as many as fit.
+Strided suits periodic data, such as images; for text the paper takes fixed. There heads attend to distinct sub-blocks
+of length c, which it found better than the same one for all (section 4.3): u is the head's sub-block, counted from the
+end of a block. As in the authors' code (openai/sparse_attention) head i has u = i mod the number of sub-blocks, here
+floor(l / c), as many as fit.
 
-Dimensions: B batch, n sequence length, l stride, R = ceil(n / l) blocks of l positions, c expressivity, m keys,
-d embedding, h heads, d_h = d / h.
-Cost per layer: O(B n d^2 + B n m d) time, O(B n (m h + d)) memory, where a position sees at most m = 3 l + n / l keys
+Dimensions: B batch, n sequence length, l stride, R = ceil(n / l) blocks of l positions, c expressivity, m keys, d
+embedding, h heads, d_h = d / h.
+Cost per layer: O(B n d^2 + B n m d) time, O(B n (m h + d)) memory. A position attends to at most m = 3 l + n / l keys
 (strided, 2 l of them masked) or l + c n / l (fixed): O(n sqrt n) with l near sqrt n.
 """
 
@@ -35,9 +35,9 @@ EXPRESSIVITY = 8
 
 
 class Part(NamedTuple):
-    """Some of the keys and values, and which queries attend to them."""
+    """Some keys and values, and the mask of the queries that attend to them."""
 
-    axes: str  # of keys and values, as einsum wants them (``SparseAttention._attend``)
+    axes: str  # of keys and values, for einsum (``SparseAttention._attend``)
     keys: Tensor
     values: Tensor
     attn_mask: Tensor  # broadcast to (B, R, h, l, keys)
@@ -72,7 +72,7 @@ class SparseOptions(Options):
         check("sparse_expressivity", c, c >= 1, "at least 1")
 
     def stride_for(self, max_positions: int) -> int:
-        """l: the one given, or one near the root of n."""
+        """Return l: the configured stride, or one near the root of n."""
         root = isqrt(max_positions - 1) + 1
         return self.sparse_stride or (root if self.sparse_pattern == "strided" else max(root, self.sparse_expressivity))
 
@@ -82,10 +82,10 @@ class SparseOptions(Options):
 
 @register_attention("sparse", SparseOptions)
 class SparseAttention(Attention):
-    """Attention over O(sqrt n) positions; see the module.
+    """Attention to O(sqrt n) positions; see the module.
 
-    With the sequence written in rows of l positions, A2 of the strided pattern is a position's column, and of the
-    fixed pattern c columns, which ones depends on the head. The buffer ``sub_blocks`` (h,) has u of each head.
+    With the sequence written in rows of l positions, A2 is a position's column in the strided pattern, and c columns
+    per head in the fixed pattern. The buffer ``sub_blocks`` (h,) has u of each head.
     """
 
     sub_blocks: Tensor
@@ -104,7 +104,7 @@ class SparseAttention(Attention):
             self.sub_blocks.copy_(torch.arange(self.num_heads) % (self.stride // self.expressivity))
 
     def upgrade_state_dict_named(self, state: dict[str, Tensor], name: str) -> None:
-        # The checkpoint of another attention has none: all heads see the last one.
+        # The checkpoint of another attention has no sub-blocks: all heads then attend to the last one.
         if not self.strided and f"{name}.q_proj.weight" in state:
             state.setdefault(f"{name}.sub_blocks", torch.zeros_like(self.sub_blocks))
 
@@ -117,10 +117,10 @@ class SparseAttention(Attention):
         return self.out_proj(out_of_blocks(out.transpose(2, 3).flatten(3), x.size(1)))
 
     def _strided(self, keys: Tensor, values: Tensor, real: Tensor) -> list[Part]:
-        """Keys less than l positions away, and the others in the column."""
+        """Attend to keys less than l positions away, and to the rest of the column."""
         # (B, R, h, 3 l, d_h)
         near_keys, near_values = (self.split_heads(with_neighbours(rows)) for rows in (keys, values))
-        place = torch.arange(near_keys.size(3), device=real.device)  # of a key; the query's own row is the middle one
+        place = torch.arange(near_keys.size(3), device=real.device)  # of a key; the query's row is the middle one
         own = place[real.size(2) : 2 * real.size(2)]
         near = (place - own[:, None]).abs() < self.stride  # (l, 3 l)
         near_real = with_neighbours(real)[:, :, None, None, :] & near  # (B, R, 1, l, 3 l)
@@ -131,7 +131,7 @@ class SparseAttention(Attention):
         ]
 
     def _fixed(self, keys: Tensor, values: Tensor, real: Tensor) -> list[Part]:
-        """The row; each head's c columns of the other rows."""
+        """Attend to the row, and to each head's c columns of all other rows."""
         columns = torch.arange(self.expressivity, device=real.device) + self.stride
         columns = columns - self.expressivity * (self.sub_blocks[:, None] + 1)  # (h, c)
         columns = columns.clamp(max=real.size(2) - 1)  # a sequence that is shorter than a row has no other rows
@@ -146,18 +146,18 @@ class SparseAttention(Attention):
 
     @staticmethod
     def _take(rows: Tensor, columns: Tensor) -> Tensor:
-        """Each head's columns, (h, c), of all rows: (B, R, h, l, d_h) -> (B, h, R c, d_h)."""
+        """Gather each head's columns, (h, c), of all rows: (B, R, h, l, d_h) -> (B, h, R c, d_h)."""
         index = columns[:, :, None].expand(*rows.shape[:2], -1, -1, rows.size(-1))  # (B, R, h, c, d_h)
         return rows.gather(3, index).transpose(1, 2).flatten(2, 3)
 
     def _attend(self, queries: Tensor, parts: list[Part]) -> Tensor:
-        """softmax(Q K^T / sqrt(d_h)) V over the keys of all parts together: (B, R, h, l, d_h).
+        """Return softmax(Q K^T / sqrt(d_h)) V over the keys of all parts together: (B, R, h, l, d_h).
 
         In the subscripts b is the batch, r a row, h a head, i a position in the row, s a key, d a channel.
         """
         queries = queries * self.head_dim**-0.5
         scores = [torch.einsum(f"brhid,{part.axes}->brhis", queries, part.keys) for part in parts]
-        lowest = torch.finfo(queries.dtype).min  # not -inf: padding may see nothing at all
+        lowest = torch.finfo(queries.dtype).min  # not -inf: a padded query may have no key at all
         hidden = [score.masked_fill(~part.attn_mask, lowest) for score, part in zip(scores, parts, strict=True)]
         weights = dropout(torch.cat(hidden, dim=-1).softmax(-1), self.dropout, self.training)
         shares = weights.split([part.attn_mask.size(-1) for part in parts], dim=-1)
@@ -166,6 +166,6 @@ class SparseAttention(Attention):
 
     @staticmethod
     def _other_rows(real: Tensor, columns: int) -> Tensor:
-        """(R, 1, 1, R columns): False where a row meets itself, since what is near must not count twice."""
+        """Return False for pairs of a row with itself, so that local keys do not count twice: (R, 1, 1, R columns)."""
         rows = torch.arange(real.size(1), device=real.device)
         return (rows[:, None] != rows.repeat_interleave(columns))[:, None, None]

@@ -1,1 +1,1 @@
-"""Prepared folders: their vocabulary, what they hold, and how training reads them. `prepare` makes them."""
+"""Prepared folders: their vocabulary, their content, and the datasets that training reads. `prepare` writes them."""

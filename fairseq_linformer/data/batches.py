@@ -1,8 +1,8 @@
-"""Batches of training: facts about them, computed on the CPU so that no GPU is waited for, and rows cut into parts.
+"""Batches of training: masks and padding computed on the CPU, to spare GPU waits, and a sequence length schedule.
 
-Rows that begin short and become longer teach a model what is near first (SkyLadder, arXiv 2503.15450).
+Short sequences that become longer teach local dependencies first (SkyLadder, arXiv 2503.15450).
 
-Dimensions: B rows of a batch, n their length, l that of their parts, B' the number of parts.
+Dimensions: B sequences of a batch, n their length, l that of their parts, B' the number of parts.
 """
 
 import math
@@ -15,19 +15,19 @@ from fairseq.data import BaseWrapperDataset, FairseqDataset
 
 from ..errors import check
 
-Stage = tuple[int, int]  # length of the rows in tokens, and number of the last update
+Stage = tuple[int, int]  # length of the sequences in tokens, and number of the last update
 
 
 class DescribedBatches(BaseWrapperDataset):
     """Batches whose ``net_input`` has ``padded``, a bool, and ``masked_positions``, the indices of masked tokens.
 
-    ``masked_positions`` (N,) int64 count row by row the positions of (B, n) with a target. They are left out where
-    there is none, as fairseq's criterion then needs all logits.
+    ``masked_positions`` (N,) int64 index the flattened batch (B, n) where there is a target. They are left out if there
+    is none, as fairseq's criterion then needs all logits.
 
     Args:
         dataset: one of fairseq's, whose batches have ``net_input`` with ``src_tokens``.
         pad: fairseq's padding index.
-        masked: True if targets are tokens (B, n), ``pad`` where none is masked.
+        masked: True if targets are tokens (B, n), ``pad`` at unmasked ones.
     """
 
     def __init__(self, dataset: FairseqDataset, pad: int, masked: bool) -> None:
@@ -36,7 +36,7 @@ class DescribedBatches(BaseWrapperDataset):
 
     def collater(self, samples: list[Any]) -> dict[str, Any]:
         batch: dict[str, Any] = self.dataset.collater(samples)
-        if not batch:  # of a rank at the end of an epoch where other ranks have a batch more
+        if not batch:  # of a rank at the end of an epoch if other ranks have one more batch
             return batch
         inputs = batch["net_input"]
         inputs["padded"] = bool(inputs["src_tokens"].eq(self._pad).any())
@@ -58,10 +58,10 @@ def read_stages(text: str, updates: int, longest: int) -> list[Stage]:
     Args:
         text: length:share pairs, as ``as_text`` returns them.
         updates: of the training; a stage lasts its share of them.
-        longest: tokens of a row, the last length.
+        longest: tokens of a sequence, the last length.
 
     Raises:
-        UserError: the pairs cannot work.
+        UserError: the pairs are invalid.
     """
     try:
         pairs = [(int(length), float(share)) for length, share in (pair.split(":") for pair in text.split(","))]
@@ -84,10 +84,10 @@ def stage_of(stages: list[Stage], done: int) -> Stage:
 
 
 def cut_rows(sample: dict[str, Any], length: int, bos: int, pad: int) -> dict[str, Any]:
-    """Cut each row of a batch into parts of `length` tokens; leave out parts of padding alone.
+    """Cut each sequence of a batch into parts of `length` tokens; leave out parts of padding alone.
 
-    Each part begins with <s>, which from the second part of a row on replaces a token that then is no target.
-    ``first_positions`` (B',) int64 of ``net_input`` are the positions in their rows at which parts begin, so that
+    Each part begins with <s>, which from the second part on replaces a token that then is no target.
+    ``first_positions`` (B',) int64 of ``net_input`` are the positions in their sequences at which parts begin, so that
     tokens keep their positions. ``masked_positions`` is left out, as some tokens are no longer masked.
 
     Args:
@@ -96,7 +96,7 @@ def cut_rows(sample: dict[str, Any], length: int, bos: int, pad: int) -> dict[st
         bos, pad: fairseq's indices of <s> and padding.
 
     Returns:
-        A batch of (B', l), B' = B n / l where nothing is padded.
+        A batch of (B', l), B' = B n / l if nothing is padded.
     """
     inputs = {name: value for name, value in sample["net_input"].items() if name != "masked_positions"}
     rows, width = inputs["src_tokens"].shape
@@ -111,7 +111,7 @@ def cut_rows(sample: dict[str, Any], length: int, bos: int, pad: int) -> dict[st
     def cut(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        if value.dim() == 1:  # one for each row
+        if value.dim() == 1:  # one for each sequence
             return value.repeat_interleave(parts)[kept]
         return F.pad(value, (0, parts * length - width), value=pad).view(-1, length)[kept]
 

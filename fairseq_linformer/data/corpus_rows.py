@@ -1,4 +1,4 @@
-"""Rows of the lines of a corpus: texts of any length between <s> and </s>, as sentence encoders read them, or lines."""
+"""Sequences made of the lines of a corpus: texts of any length between <s> and </s>, or lines."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,15 +10,15 @@ from torch import Tensor
 
 ENDS = 2  # <s> and </s>
 LENGTHS_PER_DRAW = 4096
-LONG = 512  # tokens left of a line, from which on a text may begin within it: more than a paragraph has
+LONG = 512  # remaining tokens of a line from which on a text may begin within it: more than a paragraph has
 
 
 class MixedTexts(FairseqDataset):
-    """Texts whose lengths are drawn evenly by their logarithm: as many of 8 to 16 tokens as of 2,048 to 4,096.
+    """Texts whose lengths have a log-uniform distribution: as many of 8 to 16 tokens as of 2,048 to 4,096.
 
-    A text begins where a line begins and takes this line and the next ones of its document, without the </s> between
-    them, up to its length. What is left of its last line is left out, unless that is long, as in a corpus of one
-    document per line: then the next text begins there. The texts depend on the seed alone.
+    A text begins with a line and continues with the next ones of its document, without the </s> between them, up to its
+    length. The rest of its last line is left out, unless it is long, as in a corpus of one document per line: then the
+    next text begins there. The texts depend on the seed alone.
 
     Args:
         lines: a corpus as ``prepare_corpus`` writes it: lines that end with </s>, documents that end with a lone </s>.
@@ -41,7 +41,7 @@ class MixedTexts(FairseqDataset):
         self.sizes = self._tokens + ENDS
 
     def _find(self, blank: np.ndarray, wanted: Iterator[int], least: int, within: int) -> tuple[np.ndarray, np.ndarray]:
-        """Where each text begins, as ``_begins`` counts, and its tokens without <s> and </s>, int64, (texts,)."""
+        """Return the start of each text, as in ``_begins``, and its tokens without <s> and </s>, int64, (texts,)."""
         begins, ends = self._begins, np.append(blank.nonzero()[0], len(blank))  # of documents, as lines
         texts, line, begin, length = list[tuple[int, int]](), 0, 0, next(wanted)
         while line < len(blank):
@@ -78,7 +78,7 @@ class MixedTexts(FairseqDataset):
 
 
 def _draw_lengths(shortest: int, longest: int, seed: int) -> Iterator[int]:
-    """Tokens of one text after another, without <s> and </s>, without end."""
+    """Yield the lengths of texts without <s> and </s>, endlessly."""
     chance = np.random.RandomState(seed)
     while True:
         drawn = np.exp(chance.uniform(np.log(shortest), np.log(longest + 1), LENGTHS_PER_DRAW)).astype(np.int64)
@@ -86,13 +86,13 @@ def _draw_lengths(shortest: int, longest: int, seed: int) -> Iterator[int]:
 
 
 class CutLines(BaseWrapperDataset):
-    """The lines of a corpus; one that is longer than a row is several, as equal as can be.
+    """Lines of a corpus; one that is longer than a sequence is cut into parts of nearly equal length.
 
-    Where rows keep lines or documents whole, fairseq leaves out the lines that do not fit into a row.
+    If sequences keep lines or documents whole, fairseq leaves out the lines that are too long.
 
     Args:
         lines: a corpus as ``prepare_corpus`` writes it, with ``sizes``, int, (lines,).
-        longest: tokens of a line at most, at least 3, so that no part is a lone </s>, which ends a document.
+        longest: maximum tokens of a line, at least 3, so that no part is a lone </s>, which ends a document.
     """
 
     def __init__(self, lines: FairseqDataset, longest: int) -> None:
@@ -116,10 +116,10 @@ class CutLines(BaseWrapperDataset):
 
 
 class ShuffledBatches(BaseWrapperDataset):
-    """Batches of rows of similar length in an order that has nothing to do with it, the same one every time.
+    """Batches of sequences of similar length, shuffled in the same order every time.
 
-    fairseq sorts rows by length, and validates on the batches in their order: on the first so many
-    (``dataset.max_valid_steps``) it would validate the shortest texts alone.
+    fairseq sorts sequences by length and validates on the batches in this order: with a maximum number of them
+    (``dataset.max_valid_steps``) it would validate on the shortest texts alone.
     """
 
     def batch_by_size(self, *arguments: Any, **limits: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""fairseq's dictionaries of pieces: read, made of those of a subword model, and what they lack of a text."""
+"""fairseq's dictionaries of pieces: reading, creation from a subword model, and the share of unknown pieces."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -12,7 +12,7 @@ from ..errors import UserError
 
 DICTIONARY_FILE = "dict.txt"
 REPORT_FILE = "corpus.json"  # of a prepared corpus: counts of its text
-SHARDS_FILE = "shards.json"  # of a folder of several prepared corpora, as version 0.3.0 could make it
+SHARDS_FILE = "shards.json"  # of a folder of several prepared corpora, as version 0.3.0 could write it
 MASK = "<mask>"  # the tasks add it to the dictionary that they read
 
 # Tensor cores are fastest when the sizes of matrices are multiples of eight; the vocabulary is such a size.
@@ -21,14 +21,14 @@ SIZE_MULTIPLE = 8
 # Above this fraction of unknown pieces, the vocabulary was not made for the text.
 MOST_UNKNOWN = 0.001
 
-GIVEN_REMEDY = (  # of a command that uses the tokenizer of a model
+GIVEN_REMEDY = (  # for commands that use the tokenizer of a model
     "the texts need the vocabulary of their model, so take a checkpoint whose vocabulary has them, or pretrain one: a "
     "vocabulary that linformer prepare corpus makes now lacks none"
 )
 
 
 def corpus_folders(folder: Path) -> list[Path]:
-    """Return the prepared corpora in a folder that version 0.3.0 made of several; any other folder alone."""
+    """Return the prepared corpora in a folder that version 0.3.0 wrote for several; for any other the folder itself."""
     if not (folder / SHARDS_FILE).is_file():
         return [folder]
     count = len(json.loads((folder / SHARDS_FILE).read_text(encoding="utf-8"))["shards"])
@@ -36,7 +36,7 @@ def corpus_folders(folder: Path) -> list[Path]:
 
 
 def dictionary_in(folder: Path) -> Dictionary | None:
-    """Return the dict.txt of a folder, None if it has none."""
+    """Return the dict.txt of a folder; None if it has none."""
     path = folder / DICTIONARY_FILE
     return load_dictionary(path) if path.is_file() else None
 
@@ -58,17 +58,17 @@ def with_mask(dictionary: Dictionary) -> Dictionary:
 
 
 def without_mask(dictionary: Dictionary) -> list[str]:
-    """Return the symbols of a dictionary by number, but for <mask>, which the tasks add."""
+    """Return the symbols of a dictionary by number, without <mask>, which the tasks add."""
     return [symbol for symbol in dictionary.symbols if symbol != MASK]
 
 
 def fitting_dictionary(dictionary: Dictionary | None, pieces: Collection[str], model: Path) -> Dictionary:
-    """Return the dictionary that is given, or one of the pieces, in their order.
+    """Return the given dictionary, or one of the pieces, in their order.
 
-    That one is padded so that its size, with the tasks' <mask>, is a multiple of SIZE_MULTIPLE.
+    The latter is padded so that its size, with the tasks' <mask>, is a multiple of SIZE_MULTIPLE.
 
     Raises:
-        UserError: the one that is given is another model's, and would silently turn most of the text into <unk>.
+        UserError: the given dictionary is another model's, and would silently turn most of the text into <unk>.
     """
     if dictionary is not None:
         present = sum(piece in dictionary for piece in pieces)
@@ -95,7 +95,7 @@ def ids_of(pieces: Mapping[int, str], size: int, dictionary: Dictionary) -> np.n
 
 
 def unknown_warning(shares: Mapping[str, float], remedy: str = GIVEN_REMEDY) -> list[str]:
-    """Return a line if more than MOST_UNKNOWN of a split's pieces are <unk>; `shares` is that share by split."""
+    """Return a warning if more than MOST_UNKNOWN of a split's pieces are <unk>; `shares` is that share by split."""
     high = ", ".join(f"{split} {share:.3%}" for split, share in shares.items() if share > MOST_UNKNOWN)
     if not high:
         return []

@@ -1,4 +1,4 @@
-"""Epochs of training data: the epoch of a dataset in every process, and the place of a run in it."""
+"""Epochs of training data: the epoch of a dataset in every process, and the position of a run in it."""
 
 import copy
 import inspect
@@ -15,16 +15,16 @@ from ..errors import UserError
 
 
 class SharedEpochDataset(BaseWrapperDataset):
-    """A dataset whose epoch is the same in every process that reads it.
+    """Dataset whose epoch is the same in every process that reads it.
 
-    fairseq keeps its worker processes from epoch to epoch (``persistent_workers``). Each has its own copy of the
-    dataset, which would stay in the epoch in which the worker started. Here the epoch is in shared memory.
+    fairseq keeps its worker processes from epoch to epoch (``persistent_workers``). Each has a copy of the dataset,
+    which would stay in the epoch in which the worker started. Here the epoch is in shared memory.
     """
 
     def __init__(self, dataset: FairseqDataset) -> None:
         super().__init__(dataset)
         self._epoch = torch.ones((), dtype=torch.int64).share_memory_()
-        self._local_epoch = 0  # the epoch that this process's copy is in
+        self._local_epoch = 0  # the epoch of this process's copy
 
     def set_epoch(self, epoch: int) -> None:
         self._epoch.fill_(epoch)
@@ -39,30 +39,30 @@ class SharedEpochDataset(BaseWrapperDataset):
         return self.dataset[index]
 
 
-Limits = dict[str, int | None]  # of the size of a batch, by their names in fairseq
+Limits = dict[str, int | None]  # limits of the size of a batch, by their names in fairseq
 NO_LIMITS: Limits = {"max_tokens": None, "max_sentences": None, "required_batch_size_multiple": 1}
 
 
 class ElasticBatchIterator(EpochBatchIterator):
-    """Batches of an epoch, in fairseq's order, whose saved place holds for any number of ranks and any size of batches.
+    """Batches of an epoch in fairseq's order, with a saved position valid for any number of ranks and batch size.
 
-    Of N ranks, rank r takes the batches r, r + N, r + 2N, … of an epoch. fairseq saves how many each took, so that a
-    run that resumes on fewer ranks, or with smaller batches, repeats rows, and otherwise skips some, in silence. Here
-    the state also says how many all took together, and what limited their size. Where that is no multiple of the new N,
-    the first batches of the epoch are left out, so that rank 0 has the next one. An epoch that was begun with batches
-    of another size is finished in its order: the rows that are left are put into batches anew. The run sees each row
-    once, in the same order.
+    Of N ranks, rank r takes the batches r, r + N, r + 2N, … of an epoch. fairseq saves the number that each took, so
+    that a run that resumes on fewer ranks, or with smaller batches, silently repeats rows, and otherwise skips some.
+    Here the state also has the number that all took together, and what limited their size. If that is no multiple of
+    the new N, the first batches of the epoch are left out, so that rank 0 has the next one. An epoch that began with
+    batches of another size is finished in its order: the remaining rows are put into new batches. The run reads each
+    row once, in the same order.
 
-    Where batches do not divide among ranks, fairseq gives the last ranks an empty one. Where an update's last batch is
-    empty its trainer takes all those of that rank for empty: it counts none of their tokens, and keeps their gradients.
-    So the empty one stays only where it is an update's first.
+    If batches do not divide among ranks, fairseq gives the last ranks an empty one. If the last batch of an update is
+    empty, its trainer treats all those of that rank as empty: it counts none of their tokens, and keeps their
+    gradients. So an empty batch is kept only if it is the first of an update.
     """
 
     limits: Limits
     update_freq: Sequence[int]
     _batches_of: Callable[[Limits], Sequence[Any]]
     _begun_epoch = 0  # the epoch that was begun before this iterator
-    _begun: Sequence[tuple[Limits, int]] = ()  # its parts: what limited their batches, and how many are left out
+    _begun: Sequence[tuple[Limits, int]] = ()  # its parts: limits of batches, and number left out
 
     @classmethod
     def of(
@@ -72,9 +72,9 @@ class ElasticBatchIterator(EpochBatchIterator):
         batches_of: Callable[[Limits], Sequence[Any]],
         update_freq: Sequence[int],
     ) -> "ElasticBatchIterator":
-        """Return an iterator over the same batches; `iterator` is not used after that.
+        """Return an iterator over the same batches; `iterator` must not be used after that.
 
-        `limits` limited the size of its batches; `batches_of` gives the batches of all rows with other limits, before
+        `limits` limited the size of its batches; `batches_of` returns the batches of all ranks for other limits, before
         they are shuffled; `update_freq` are the batches of a rank in an update, by epoch.
         """
         names = list(inspect.signature(EpochBatchIterator).parameters)
@@ -90,10 +90,10 @@ class ElasticBatchIterator(EpochBatchIterator):
         return {**state, **own, "rows": len(self.dataset)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a saved place; those of fairseq and of early versions count the batches of a rank.
+        """Continue from a saved position; those of fairseq and of early versions count the batches of a rank.
 
         Raises:
-            UserError: the place is one in other data, or the order of the batches depends on the number of ranks,
+            UserError: the position is one in other data, or the order of the batches depends on the number of ranks,
                 which has changed.
         """
         if "rows" in state_dict:
@@ -101,10 +101,10 @@ class ElasticBatchIterator(EpochBatchIterator):
         super().load_state_dict(state_dict)
 
     def _go_on(self, state: dict[str, Any]) -> int:
-        """Note how the epoch of a state was read; return how many of its batches each rank leaves out."""
+        """Store the history of the epoch of a state; return how many of its batches each rank leaves out."""
         self.epoch, ranks, rows = state["epoch"], state["num_shards"], state["rows"]
         parts = [*state["begun"], (state["limits"], state["batches_in_epoch"])]
-        if not any(place for _, place in parts):  # the epoch, perhaps one of another shard, is to be begun
+        if not any(place for _, place in parts):  # the epoch, perhaps one of another shard, begins
             parts = [(self.limits, 0)]
         elif rows != len(self.dataset):
             raise UserError(
@@ -119,7 +119,7 @@ class ElasticBatchIterator(EpochBatchIterator):
                 f"checkpoint was saved and now {self.num_shards}: resume with {ranks}, and batches as large"
             )
         *before, (_, place) = parts
-        # fairseq's groups of batches end where a place is within one: rank 0 begins with the first of an update.
+        # fairseq's groups of batches end at a position within one: rank 0 begins with the first of an update.
         updates, left_out = divmod(place, self.num_shards * self._per_update(self.epoch))
         self._begun_epoch, self._begun = self.epoch, [*before, (self.limits, left_out)]
         return updates * self._per_update(self.epoch)

@@ -1,4 +1,4 @@
-"""Our tokenizers as fairseq's tasks and hub interface call them: text to pieces, and back."""
+"""Tokenizers of this package as encoders of fairseq's tasks and hub interface: text to pieces, and back."""
 
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -21,7 +21,7 @@ class TokenizersConfig(FairseqDataclass):
 
 @register_bpe("tokenizers", dataclass=TokenizersConfig)
 class TokenizersEncoder:
-    """A ``JsonTokenizer``: text to ids, written as text, and back."""
+    """``JsonTokenizer`` as an encoder: text to ids, written as text, and back."""
 
     def __init__(self, cfg: TokenizersConfig) -> None:
         self._tokenizer = JsonTokenizer(Path(cfg.tokenizers_file))
@@ -33,18 +33,18 @@ class TokenizersEncoder:
         return self._tokenizer.decode([np.array([self._tokenizer.dictionary.index(name) for name in x.split()])])[0]
 
     def text_of(self, x: str) -> str:
-        """A symbol of the dictionary as it stands in a text: after a space where it begins a word."""
+        """Return the text of a dictionary's symbol: with a space before it if it begins a word."""
         return self._tokenizer.text_of(self._tokenizer.dictionary.index(x))
 
     def is_beginning_of_word(self, x: str) -> bool:
-        """Whether a symbol of the dictionary begins a word; special ones do."""
+        """Return True if a symbol of the dictionary begins a word, or is a special one."""
         return not x.isdigit() or self._tokenizer.begins_word(int(x))
 
 
 class SentencePieceEncoder(SentencepieceBPE):
     """fairseq's ``bpe: sentencepiece``, which decodes the piece of a byte as its name, <0xE6>; here it becomes text.
 
-    Bytes that are no UTF-8, such as one alone of a letter, become U+FFFD.
+    Bytes that are not UTF-8, such as a single byte of a letter, become U+FFFD.
     """
 
     def decode(self, x: str) -> str:

@@ -1,4 +1,4 @@
-"""Writes fairseq's mmap datasets (.bin and .idx) as a stream."""
+"""Writer of fairseq's mmap datasets (.bin and .idx) as a stream."""
 
 import contextlib
 import struct
@@ -17,14 +17,14 @@ _INDEX_CHUNK = 1_000_000
 
 @contextlib.contextmanager
 def indexed_writer(prefix: Path, vocab_size: int) -> Iterator[Write]:
-    """Write `prefix`.bin and `prefix`.idx, byte for byte what fairseq's MMapIndexedDatasetBuilder writes.
+    """Write `prefix`.bin and `prefix`.idx, byte for byte as fairseq's MMapIndexedDatasetBuilder does.
 
     fairseq's builder keeps the sizes and offsets of all items in Python lists, about 100 bytes per item: gigabytes for
-    the lines of Wikipedia. Here the sizes go to a temporary file, `prefix`.sizes, and memory does not grow.
+    the lines of Wikipedia. Here sizes are written to a temporary file, `prefix`.sizes, and memory does not grow.
 
     Yields:
-        A function that appends many items: their ids one after another, (tokens,), each below `vocab_size`; and the
-        number of ids of each, (items,). After an error in the body there is no index, so no dataset.
+        A function that appends many items: their concatenated ids, (tokens,), each below `vocab_size`; and the number
+        of ids of each, (items,). After an error in the body there is no index, so no dataset.
     """
     dtype = best_fitting_int_dtype(vocab_size)
     sizes_file = prefix.with_name(f"{prefix.name}.sizes")

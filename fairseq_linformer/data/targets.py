@@ -1,6 +1,6 @@
-"""Targets of rows with several classes, or with a class for each word.
+"""Targets of sequences with several classes, or with a class for each word.
 
-fairseq's ``sentence_prediction`` loads the numbers of an item of ``label`` (``prepare/labelled_folder.py``) less those
+fairseq's ``sentence_prediction`` loads the numbers of an item of ``label`` (``prepare/labelled_folder.py``) minus those
 that its dictionary reserves: classes count from 0.
 """
 
@@ -16,7 +16,7 @@ TRUNCATED = -1  # the start of a word that was truncated
 
 
 class MultiHotDataset(BaseWrapperDataset):
-    """Rows whose ``target``, the numbers of classes, becomes float32 (classes,): 1 at each of them, 0 elsewhere."""
+    """Sequences whose ``target``, class numbers, becomes float32 (classes,): 1 at each of them, 0 elsewhere."""
 
     def __init__(self, dataset: FairseqDataset, classes: int) -> None:
         super().__init__(dataset)
@@ -32,10 +32,10 @@ class MultiHotDataset(BaseWrapperDataset):
 
 
 class WordTargetDataset(BaseWrapperDataset):
-    """Rows of words: ``target`` becomes the class of each, and ``word_starts`` has the positions of first pieces.
+    """Sequences of words: ``target`` becomes the class of each, and ``word_starts`` has the positions of first pieces.
 
-    Both are int64, (words,); of a batch (B, most words of a row), padded with NO_WORD and TRUNCATED. A class that is
-    not known is UNKNOWN.
+    Both are int64, (words,); of a batch (B, most words of a sequence), padded with NO_WORD and TRUNCATED. An unknown
+    class is UNKNOWN.
 
     Args:
         dataset: its targets have a number per piece, NO_WORD for those within a word.
@@ -61,12 +61,12 @@ class WordTargetDataset(BaseWrapperDataset):
 
 
 def remap(word_starts: Tensor, kept: Tensor) -> Tensor:
-    """Return positions in a row, (words,), after truncation to the tokens that are `kept`, (tokens,)."""
+    """Return positions in a sequence, (words,), after truncation to the tokens that are `kept`, (tokens,)."""
     stays = (word_starts != TRUNCATED) & kept[word_starts]
     return torch.where(stays, kept.cumsum(0)[word_starts] - 1, TRUNCATED)
 
 
 def majority_class(dictionary: Dictionary, classes: int) -> int:
-    """Return the most frequent class of the training set, which truncated words get: of entities that is ``O``."""
+    """Return the most frequent class of the training set, which truncated words get: for entities ``O``."""
     counts = dictionary.count[dictionary.nspecial :][:classes]
     return counts.index(max(counts))

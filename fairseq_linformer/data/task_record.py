@@ -1,4 +1,4 @@
-"""The record of a task, which preparation, scoring, configuration, results and submission all read.
+"""Record of a task, which preparation, scoring, configuration, results and submission read.
 
 A prepared folder keeps it in task.json, with counts of its splits.
 """
@@ -15,10 +15,10 @@ from fairseq.data import Dictionary
 
 from ..errors import UserError, check, join_truncated
 
-SUMMARY_FILE = "task.json"  # until it is whole, the mark of a folder of ours
+SUMMARY_FILE = "task.json"  # marks an incomplete folder of ours
 RESERVED = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")  # fairseq's own entries of every label dictionary
 
-# What a label is, and the metrics of a task that names none (``finetune.metrics.METRICS``), the headline's first.
+# The types of label, and the metrics of a task that names none (``finetune.metrics.METRICS``), the headline's first.
 KINDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "single-label": (("accuracy", "macro_f1", "mcc"), ("accuracy",)),
     "multi-label": (("micro_f1", "macro_f1", "accuracy"), ("micro_f1",)),
@@ -30,7 +30,7 @@ ENTITY_METRICS = (("entity_f1", "accuracy"), ("entity_f1",))  # of token labels 
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file of an official download: its name, all of its columns, its rows, and whether it names its columns."""
+    """File of an official download: its name, all of its columns, its rows, and True if it has a header."""
 
     name: str
     columns: tuple[str, ...]
@@ -40,11 +40,10 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Source:
-    """The files of a task by fairseq's names of splits, and what stands in them.
+    """Files of a task by fairseq's names of splits, and their columns.
 
     `texts` are the columns of the text or the two texts, `label` the column of the label, in the files that have it.
-    `skips_broken`: rows with another number of fields are left out and counted, where the official file is known to
-    have some.
+    `skips_broken`: rows with another number of fields, known in the official file, are left out and counted.
     """
 
     files: Mapping[str, SourceFile]
@@ -55,22 +54,22 @@ class Source:
 
 @dataclass(frozen=True)
 class Task:
-    """One task.
+    """Task.
 
     Attributes:
-        name: of the task and its folder; its recipe is ``configs/finetune/recipe/NAME.yaml`` in small letters.
-        kind: one of KINDS.
+        name: of the task and its folder; its recipe is ``configs/finetune/recipe/NAME.yaml`` in lower case.
+        kind: the type of label, one of KINDS.
         classes: names by number; none for a regression.
-        metrics: what is computed of predictions, in the order of tables; names of ``finetune.metrics.METRICS``.
+        metrics: metrics of predictions, in the order of tables; names of ``finetune.metrics.METRICS``.
         headline: those whose mean chooses checkpoints and settings.
-        scale: scores of a regression are written divided by it, and predictions multiplied back: the highest score.
-        dev_sets: splits that are scored and choose, the first alone the checkpoint; and what tables call each beside
-            the task's name.
-        test_sets: splits that are scored and choose nothing, in the same way.
+        scale: the highest score; scores of a regression are written divided by it, and predictions multiplied by it.
+        dev_sets: splits that are scored and choose, only the first one the checkpoint; and the suffix of the task's
+            name for each in tables.
+        test_sets: splits that are scored and choose nothing, in the same form.
         columns: of the text, or the two texts, in the tables that the data was prepared from.
         source: the official files, for ``linformer prepare glue``.
         leaderboard: the file of GLUE's submission for each test split.
-        trained_as: the task whose model predicts this one, where it has no training set.
+        trained_as: the task whose model predicts this one, if it has no training set.
     """
 
     name: str
@@ -88,13 +87,13 @@ class Task:
 
     @property
     def scored(self) -> dict[str, str]:
-        """Return all splits that are scored."""
+        """All splits that are scored."""
         return {**self.dev_sets, **self.test_sets}
 
     def label(self, numbers: Sequence[float]) -> Any:
-        """Return the label of a row, as metrics take it, by its numbers.
+        """Return the label of a row for metrics, by class numbers.
 
-        A class by its number, several by a 0 or 1 for each class, those of words by their numbers; a score is itself.
+        A class is its number, several are a 0 or 1 for each class, those of words their numbers; a score is unchanged.
         """
         if self.kind == "regression":
             return numbers[0]
@@ -104,13 +103,13 @@ class Task:
         return names if self.kind == "token-label" else names[0]
 
     def as_json(self) -> dict[str, Any]:
-        """Return what a prepared folder keeps: all but the official files and what a submission needs."""
+        """Return the entries that a prepared folder keeps: all but the official files and those for a submission."""
         names = ("name", "kind", "classes", "metrics", "headline", "scale", "dev_sets", "test_sets", "columns")
         return {name: getattr(self, name) for name in names}
 
 
 def own_task(name: str, kind: str, classes: Sequence[str] = (), scale: float = 1.0) -> Task:
-    """Return the record of a task that is none of TASKS, with the metrics of its kind; entities are scored as such."""
+    """Return the record of a task that is not in TASKS, with the metrics of its type; entities are scored as such."""
     check("kind", kind, kind in KINDS, f"one of {', '.join(KINDS)}")
     metrics = ENTITY_METRICS if kind == "token-label" and _are_entity_tags(classes) else KINDS[kind]
     return Task(name, kind, tuple(classes), *metrics, scale=scale)
@@ -123,7 +122,7 @@ def _are_entity_tags(classes: Sequence[str]) -> bool:
 
 
 def letters_of(name: str) -> str:
-    """Return what is the same in every spelling of a task's name: sst2 of SST-2 and sst_2."""
+    """Return the lower-case letters and digits of a task's name: sst2 of SST-2 and sst_2."""
     return name.lower().replace("-", "").replace("_", "")
 
 
@@ -141,7 +140,7 @@ def label_names(dictionary: Dictionary) -> tuple[str, ...]:
 
 @dataclass
 class SplitCounts:
-    """Rows of a split, their tokens as the model reads them (with <s>, </s> and separators), and how many are long.
+    """Rows of a split, their tokens with <s>, </s> and separators, and the number of long rows.
 
     `unknown`: tokens that are <unk>.
     """
@@ -154,7 +153,7 @@ class SplitCounts:
 
 @dataclass(frozen=True)
 class Summary:
-    """The content of a prepared folder: the task's record, counts by split, and the length called long.
+    """Content of a prepared folder: the task's record, counts by split, and the length called long.
 
     `by_class`, rows (or words of token labels) of each class by split, is not kept in the folder.
     """
@@ -166,7 +165,7 @@ class Summary:
 
     @property
     def unknown_shares(self) -> dict[str, float]:
-        """Return the share of <unk> among the tokens of each split."""
+        """Share of <unk> among the tokens of each split."""
         return {split: counts.unknown / counts.tokens for split, counts in self.splits.items()}
 
     def as_json(self) -> dict[str, Any]:
@@ -197,7 +196,7 @@ def read_summary(folder: Path) -> Summary:
     """Read the summary of a prepared folder.
 
     Raises:
-        FileNotFoundError: it is none.
+        FileNotFoundError: it is not a prepared folder.
         UserError: its summary is damaged, or of a later version.
     """
     path = folder / SUMMARY_FILE

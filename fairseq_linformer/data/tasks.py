@@ -1,6 +1,6 @@
-"""The tasks that are known by name: GLUE's nine, its diagnostic set AX, and IMDB, a record each.
+"""Named tasks: GLUE's nine, its diagnostic set AX, and IMDB, a record each.
 
-Any other task is the record in the folder that was prepared for it (``Summary``).
+The record of any other task is in its prepared folder (``Summary``).
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ def _file(name: str, columns: str, rows: int, header: bool = True) -> SourceFile
 
 
 def _three(columns: str, test_columns: str, train: int, dev: int, test: int) -> dict[str, SourceFile]:
-    """The files of a task that has one of each split."""
+    """Return the files of a task that has one of each split."""
     return {
         "train": _file("train.tsv", columns, train),
         "valid": _file("dev.tsv", columns, dev),
@@ -52,7 +52,7 @@ def _glue(
     skips_broken: bool = False,
     **others: Any,
 ) -> Task:
-    """A task of GLUE, whose metrics all count; `others` are attributes of the record."""
+    """Return a task of GLUE, with all metrics in the headline; `others` are attributes of the record."""
     source = Source(files, texts, label, skips_broken)
     others.setdefault("leaderboard", {"test": f"{name}.tsv"})
     return Task(name, kind, classes, metrics, metrics, columns=texts, source=source, **others)
@@ -83,9 +83,9 @@ _AX_FILES = {"test": _file("AX.tsv", _INDEXED_PAIR, 1104)}
 
 
 def is_whole(name: str, rows: int) -> bool:
-    """Return True if train has all `rows` of the official data, but for the few that some copies of QQP lack.
+    """Return True if train has all `rows` of the official data, except the few that some copies of QQP lack.
 
-    The updates of a task's recipe are for all of them. True of a task that is not known by name.
+    The number of updates in a task's recipe is for all rows. True for a task that is not in TASKS.
     """
     source = TASKS[name].source if name in TASKS else None
     official_rows = 25_000 if name == "IMDB" else source.files["train"].rows if source is not None else 0

@@ -1,8 +1,8 @@
-"""A subword model together with the fairseq dictionary that numbers its pieces.
+"""Subword model together with the fairseq dictionary that numbers its pieces.
 
-fairseq itself writes pieces as text and looks each one up in the dictionary. Here one numpy table maps the model's ids
-to the dictionary's, which makes preparation fast. The ids are the same, so models that are used later through fairseq's
-encoders (`bpe: sentencepiece` or `bpe: gpt2`, and ours, `bpe: tokenizers`) see the tokens that they were trained on.
+fairseq itself writes pieces as text and finds each one in the dictionary. Here one numpy table maps the model's ids to
+the dictionary's, which makes preparation fast. The ids are the same, so models that are used later through fairseq's
+encoders (`bpe: sentencepiece` or `bpe: gpt2`, and ours, `bpe: tokenizers`) get the tokens that they were trained on.
 """
 
 import filecmp
@@ -32,7 +32,7 @@ from .dictionaries import (
     without_mask,
 )
 
-# The names that fairseq's from_pretrained looks for beside a checkpoint.
+# The names that fairseq's from_pretrained looks for next to a checkpoint.
 SENTENCEPIECE_FILE = "sentencepiece.bpe.model"
 ENCODER_FILE = "encoder.json"
 MERGES_FILE = "vocab.bpe"
@@ -45,12 +45,12 @@ MOST_PIECES = 1_000_000
 # All characters at which fairseq splits words.
 WHITE_SPACE = [character for character in map(chr, range(0x3001)) if character.isspace()]
 
-# The GPT-2 encoder caches every word that it has seen. The cache is emptied beyond this many, about 200 MB.
+# The GPT-2 encoder caches every word. The cache is emptied beyond this many, about 200 MB.
 _REMEMBERED_WORDS = 1_000_000
 
 
 class Tokenizer(ABC):
-    """Turns lines of text into the ids of `dictionary`.
+    """Encoder of lines of text as ids of `dictionary`.
 
     Args:
         dictionary: starts with fairseq's special symbols <s> <pad> </s> <unk>; the tasks add <mask> after the last
@@ -66,13 +66,13 @@ class Tokenizer(ABC):
         """Return the tokens of each line as dictionary ids: int32 arrays of shape (tokens,), without <s> and </s>."""
 
     def decode(self, rows: Sequence[np.ndarray]) -> list[str]:
-        """Return the text of each row of ids, of shape (tokens,): without <s>, <pad> and </s>, <unk> as a mark."""
+        """Return the text of ids, (tokens,), of each row: without <s>, <pad> and </s>, with a mark for <unk>."""
         first, unknown = self.dictionary.nspecial, self.dictionary.unk()
         return self._decode([[token for token in map(int, row) if token >= first or token == unknown] for row in rows])
 
     @abstractmethod
     def _decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        """Return the text of each row of ids of pieces, <unk> among them."""
+        """Return the text of each row of ids of pieces and <unk>."""
 
     def save(self, folder: Path) -> None:
         """Copy the model's files, but not the dictionary, into `folder`."""
@@ -91,11 +91,11 @@ class Tokenizer(ABC):
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """A sentencepiece model of any kind and any layout of control ids.
+    """sentencepiece model of any kind and any layout of control ids.
 
     Args:
         model: the file.
-        dictionary: pieces that it lacks become <unk>. Made of the model's pieces, in their order, where it is left out.
+        dictionary: pieces that it lacks become <unk>. By default it has the model's pieces, in their order.
     """
 
     def __init__(self, model: Path, dictionary: Dictionary | None = None) -> None:
@@ -115,7 +115,7 @@ class SentencePieceTokenizer(Tokenizer):
     def _pieces(self) -> dict[int, str]:
         """Return the model's pieces by id, without those that the dictionary cannot hold.
 
-        Left out: control symbols and unused pieces, which encoding never gives; the unknown piece, whose text is that
+        Left out: control symbols and unused pieces, which encoding never returns; the unknown piece, whose text is that
         of the line; pieces with white space, which fairseq would split; and <mask>, which the tasks add.
         """
         model = self._processor
@@ -130,8 +130,8 @@ class SentencePieceTokenizer(Tokenizer):
     def _find_telltales(self, pieces: set[str]) -> list[str]:
         """Return the strings in a line for which the table may give other tokens than fairseq.
 
-        An unknown piece is a part of the line itself. fairseq splits or drops it where it holds white space that the
-        model does not treat as such (mostly U+0085), and looks it up in the dictionary, which may hold that very text.
+        An unknown piece is a part of the line itself. fairseq splits or drops it if it holds white space that the model
+        does not treat as such (mostly U+0085), and looks it up in the dictionary, which may hold that very text.
         """
         model = self._processor
         spaces = [space for space in WHITE_SPACE if space in "".join(model.Encode(f"a{space}a", out_type=str))]
@@ -143,7 +143,7 @@ class SentencePieceTokenizer(Tokenizer):
         sizes = np.fromiter(map(len, numbered), dtype=np.int64, count=len(numbered))
         tokens = self._table[np.fromiter(chain.from_iterable(numbered), dtype=np.int64, count=int(sizes.sum()))]
         encoded = [tokens[start:end] for start, end in pairwise([0, *np.cumsum(sizes).tolist()])]
-        text = "\n".join(lines)  # searched as a whole: few texts need a look at each line
+        text = "\n".join(lines)  # searched as a whole: few texts need a search of each line
         if telltales := [telltale for telltale in self._telltales if telltale in text]:
             for row, line in enumerate(lines):
                 if any(telltale in line for telltale in telltales):
@@ -155,7 +155,7 @@ class SentencePieceTokenizer(Tokenizer):
         return model.Decode([[model.PieceToId(symbols[token]) for token in row] for row in rows])
 
     def _encode_by_text(self, line: str) -> np.ndarray:
-        """Return the tokens as fairseq finds them, about twenty times as slowly."""
+        """Return the tokens as fairseq computes them, about twenty times as slowly."""
         pieces = " ".join(self._processor.Encode(line, out_type=str))
         return self.dictionary.encode_line(pieces, append_eos=False, add_if_not_exist=False).numpy()
 
@@ -166,7 +166,7 @@ class GPT2Tokenizer(Tokenizer):
     Args:
         encoder_json: the pieces and their numbers.
         vocab_bpe: the merges.
-        dictionary: made of the encoder's numbers, in their order, where it is left out.
+        dictionary: by default the encoder's numbers, in their order.
     """
 
     def __init__(self, encoder_json: Path, vocab_bpe: Path, dictionary: Dictionary | None = None) -> None:
@@ -206,14 +206,14 @@ class GPT2Tokenizer(Tokenizer):
 
 
 class JsonTokenizer(Tokenizer):
-    """A WordPiece, Unigram or BPE model of the library ``tokenizers``, as ``hf/importing.py`` writes it.
+    """WordPiece, Unigram or BPE model of the library ``tokenizers``, as ``hf/importing.py`` writes it.
 
-    Its ids are those of the dictionary, which holds them as text. The names of <s>, <pad>, </s>, <unk> and <mask>,
-    such as [CLS], are text where they stand in a text.
+    Its ids are those of the dictionary, which holds them as text. The names of <s>, <pad>, </s>, <unk> and <mask>, such
+    as [CLS], are plain text within a text.
 
     Args:
         file: a tokenizer.json.
-        dictionary: made of its ids where it is left out.
+        dictionary: by default made of its ids.
     """
 
     def __init__(self, file: Path, dictionary: Dictionary | None = None) -> None:
@@ -226,7 +226,7 @@ class JsonTokenizer(Tokenizer):
             raise UserError(f"{file} has {size} ids: the {DICTIONARY_FILE} beside it belongs to another model")
         super().__init__(dictionary or ids, {TOKENIZER_FILE: file})
         self._table = np.arange(size, dtype=np.int32)
-        self._table[[ids.bos(), ids.pad(), ids.eos(), size - 1]] = ids.unk()  # no text makes these
+        self._table[[ids.bos(), ids.pad(), ids.eos(), size - 1]] = ids.unk()  # no text has these
 
     def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
         # Not encode_batch, whose threads would run in each of the processes that prepare a corpus.
@@ -237,23 +237,23 @@ class JsonTokenizer(Tokenizer):
         return self._tokenizer.decode_batch([list(row) for row in rows], skip_special_tokens=False)
 
     def begins_word(self, token: int) -> bool:
-        """Return True if a piece begins a word: in WordPiece one without ##, elsewhere one that begins with a space."""
+        """Return True if a piece begins a word: in WordPiece one without ##, otherwise one that begins with a space."""
         piece, prefix = self._tokenizer.id_to_token(token), self._continuing
         return not piece.startswith(prefix) if prefix else piece.startswith(("\u2581", "\u0120"))
 
     def text_of(self, token: int) -> str:
-        """Return a piece as it stands in a text: after a space where it begins a word."""
+        """Return the text of a piece: with a space before it if it begins a word."""
         text = self.decode([np.array([token])])[0].strip()
         return f" {text}" if self.begins_word(token) else text.removeprefix(self._continuing)
 
     @property
     def _continuing(self) -> str:
-        """Return the mark of pieces within a word: ## in WordPiece, nothing elsewhere."""
+        """Mark of pieces within a word: ## in WordPiece, otherwise nothing."""
         return getattr(self._tokenizer.model, "continuing_subword_prefix", None) or ""
 
 
 def _read_tokenizer_json(file: Path) -> Any:
-    """Load the tokenizer of a file, which takes the names of the five special tokens for text."""
+    """Load the tokenizer of a file, which reads the names of the five special tokens as text."""
     if not file.is_file():
         raise FileNotFoundError(f"{file}: no such file")
     try:
@@ -267,13 +267,13 @@ def _read_tokenizer_json(file: Path) -> Any:
         for token in added:
             token["special"] = token["id"] in (*range(4), last)
         tokenizer = tokenizers.Tokenizer.from_str(json.dumps(content))
-    except Exception as error:  # tokenizers raises no other kind
+    except Exception as error:  # tokenizers raises no other class
         raise UserError(f"{file}: not a file of tokenizers ({' '.join(str(error).split())[:200]})") from error
     tokenizer.encode_special_tokens = True
     return tokenizer
 
 
-# By fairseq's names: the class, and its files in their order by fairseq's options. In a folder the first one counts.
+# By fairseq's names: the class, and its files in their order by fairseq's options. In a folder the first match counts.
 SUBWORD_MODELS: Mapping[str, tuple[Callable[..., Tokenizer], Mapping[str, str]]] = {
     "sentencepiece": (SentencePieceTokenizer, {"sentencepiece_model": SENTENCEPIECE_FILE}),
     "gpt2": (GPT2Tokenizer, {"gpt2_encoder_json": ENCODER_FILE, "gpt2_vocab_bpe": MERGES_FILE}),
@@ -284,7 +284,7 @@ A_SUBWORD_MODEL = f"{SENTENCEPIECE_FILE} (or {ENCODER_FILE} and {MERGES_FILE}, o
 
 
 def subword_model_options(folder: Path, bpe: str | None = None) -> dict[str, str]:
-    """Return fairseq's options for the subword model in a folder, "bpe" among them; none if there is none."""
+    """Return fairseq's options for the subword model in a folder, "bpe" among them; empty if there is none."""
     for name, (_, files) in SUBWORD_MODELS.items():
         paths = {option: folder / file for option, file in files.items()}
         if bpe in (None, name) and all(path.is_file() for path in paths.values()):
@@ -293,7 +293,7 @@ def subword_model_options(folder: Path, bpe: str | None = None) -> dict[str, str
 
 
 def load_tokenizer(place: Path) -> Tokenizer:
-    """Load the tokenizer of a prepared folder, or of a sentencepiece model and a dict.txt that may be beside it."""
+    """Load the tokenizer of a prepared folder, or of a sentencepiece model and an optional dict.txt next to it."""
     if place.suffix == ".model" or place.is_file():
         return SentencePieceTokenizer(place, dictionary_in(place.parent))
     folder = corpus_folders(place)[0]

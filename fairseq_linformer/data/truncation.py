@@ -1,7 +1,7 @@
-"""Long texts: truncation of the rows of fine-tuning, and chunks as long as a teacher reads.
+"""Long texts: truncation of the sequences of fine-tuning, and chunks as long as a teacher reads.
 
-fairseq's own ``shorten_method`` knows nothing of special tokens: ``truncate`` loses the closing ``</s>`` and may lose
-all of a second text, ``random_crop`` loses the ``<s>`` that the classification head reads.
+fairseq's own ``shorten_method`` ignores special tokens: ``truncate`` loses the closing ``</s>`` and may lose all of a
+second text, ``random_crop`` loses the ``<s>`` that the classification head reads.
 """
 
 import bisect
@@ -21,26 +21,26 @@ METHODS = ("head", "tail", "head-tail", "random-crop")
 
 
 def max_length_and_method(task: Any, longest: int) -> tuple[int, str]:
-    """Return the length and the method by which a task truncates rows outside train: none depends on chance.
+    """Return the length and the method by which a task truncates sequences outside train, without randomness.
 
-    Of `longest`, the most that can be read, ``sentence_prediction`` takes all, and the head: it has no options for it.
+    ``sentence_prediction`` has no options for it: it takes `longest`, the maximum of the model, and the head.
     """
     method = str(getattr(task, "truncation", "head"))
     return getattr(task, "truncate_to", None) or longest, "head" if method == "random-crop" else method
 
 
 def kept_tokens(row: Tensor, length: int, method: str, bos: int, eos: int, fraction: float = 0.0) -> Tensor:
-    """Return a mask of the tokens of a row that stay: `length` of them, or all if it is no longer than that.
+    """Return True for the tokens of a sequence that stay: `length` of them, or all if it is no longer than that.
 
-    What is special stays: a first token that is `bos`, and every `eos`. Of the text between them as much stays as fits;
+    Special tokens stay: a first token that is `bos`, and every `eos`. Of the text between them as much stays as fits;
     of a pair the longer text is shortened first, then both alike, as Hugging Face's ``longest_first`` does. Of the m
-    tokens of a text that stay, ``head`` takes the first, ``tail`` the last, ``random-crop`` those in a row from
+    tokens of a text that stay, ``head`` takes the first, ``tail`` the last, ``random-crop`` consecutive ones from
     int(fraction · (excess + 1)) on, and ``head-tail`` the first (m + 2) // 4 and the others from the end: 128 and 382
     of 510, the best of Sun et al. 2019, "How to Fine-Tune BERT for Text Classification?" (arXiv 1905.05583).
 
     Args:
         row: ids, (tokens,): ``<s> A </s>`` or ``<s> A </s> </s> B </s>``.
-        length: at least one more than the row's special tokens.
+        length: at least one more than the number of special tokens.
         method: one of METHODS.
         fraction: start of a random crop, at least 0 and below 1.
 
@@ -56,7 +56,7 @@ def kept_tokens(row: Tensor, length: int, method: str, bos: int, eos: int, fract
     check("length", length, length > len(special), f"at least {len(special) + 1}, one beside the special tokens")
     if len(row) <= length:
         return torch.ones_like(keep)
-    texts = [(before + 1, end) for before, end in pairwise([-1, *special, len(row)])]  # some of them empty
+    texts = [(before + 1, end) for before, end in pairwise([-1, *special, len(row)])]  # texts may be empty
     kept = _shares([end - start for start, end in texts], length - len(special))
     for (start, end), count in zip(texts, kept, strict=True):
         if method == "random-crop":
@@ -70,9 +70,9 @@ def kept_tokens(row: Tensor, length: int, method: str, bos: int, eos: int, fract
 
 
 def _shares(lengths: Sequence[int], room: int) -> list[int]:
-    """Return the numbers of tokens of each text that stay, `room` together: the longest always gives its last one.
+    """Return the number of tokens of each text that stay, `room` together: the longest text loses tokens first.
 
-    Where several are the longest the last of them gives, so that what does not divide evenly is the first one's.
+    If several are the longest the last of them loses one, so that the first keeps an indivisible rest.
     """
 
     def total(level: int) -> int:
@@ -85,17 +85,17 @@ def _shares(lengths: Sequence[int], room: int) -> list[int]:
 
 
 class TruncatedDataset(BaseWrapperDataset):
-    """The rows of fairseq's ``sentence_prediction``, each truncated to `length` tokens.
+    """Sequences of fairseq's ``sentence_prediction``, each truncated to `length` tokens.
 
-    Their tokens, their counts and, where there are, the ``word_starts`` (``WordTargetDataset``).
+    Items are tokens, their counts and, if present, the ``word_starts`` (``WordTargetDataset``).
 
     Args:
-        dataset: what SentencePredictionTask loads.
-        length, method, bos, eos: as ``kept_tokens`` has them.
-        seed: of random crops. A crop depends on the seed, the epoch and the row alone, so it is the same in every
+        dataset: the dataset that SentencePredictionTask loads.
+        length, method, bos, eos: as for ``kept_tokens``.
+        seed: of random crops. A crop depends on the seed, the epoch and the sequence alone, so it is the same in every
             process and after a resumption.
-        by_length: bring rows of about one length together, so that batches hold little padding. The order among rows
-            of one length stays that of `dataset`; batches themselves are shuffled by fairseq's epoch iterator.
+        by_length: group sequences of similar length, so that batches hold little padding. The order among sequences of
+            one length stays that of `dataset`; batches themselves are shuffled by fairseq's epoch iterator.
     """
 
     def __init__(
@@ -108,16 +108,16 @@ class TruncatedDataset(BaseWrapperDataset):
         self.epoch = 1
         self._sizes = np.minimum(dataset.sizes[0], length)
 
-    batch_by_size = FairseqDataset.batch_by_size  # by the sizes here, not those of what is wrapped
+    batch_by_size = FairseqDataset.batch_by_size  # by these sizes, not those of the wrapped dataset
 
     @property
     def sizes(self) -> np.ndarray:
-        """The tokens of each row, (rows,)."""
+        """Tokens of each sequence, (rows,)."""
         return self._sizes
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         item = self.dataset[index]
-        # A generator of its own for each row: no worker process and no order of reading changes what it draws.
+        # A generator for each sequence: neither worker process nor reading order changes the draws.
         random = self.method == "random-crop"
         fraction = np.random.default_rng((self.seed, self.epoch, index)).random() if random else 0.0
         tokens = item["net_input.src_tokens"]
@@ -135,12 +135,12 @@ class TruncatedDataset(BaseWrapperDataset):
         return int(self.sizes[index])
 
     def ordered_indices(self) -> np.ndarray:
-        """The rows in the order that batches are cut from, (rows,)."""
+        """Return the sequences in the order that batches are cut from, (rows,)."""
         order = self.dataset.ordered_indices()
         return order[np.argsort(self.sizes[order], kind="stable")] if self.by_length else order
 
     def filter_indices_by_size(self, indices: np.ndarray, max_sizes: object) -> tuple[np.ndarray, list[int]]:
-        """Every row: none is left out for its length, which is what truncation is for."""
+        """Return every index: none is left out for its length, because sequences are truncated."""
         return indices, []
 
     def set_epoch(self, epoch: int) -> None:
@@ -168,7 +168,7 @@ class Chunks(NamedTuple):
     def joined(self, features: Tensor) -> Tensor:
         """Return the features of the texts, (B, n, d), from those of their chunks, (C, s, d).
 
-        A token has its features in its chunk, <s> and </s> the mean over those of all chunks. Padding has any.
+        A token has its features in its chunk, <s> and </s> the mean over those of all chunks. Padding is arbitrary.
         """
         joined = features.flatten(0, 1)[self.sources]
         rows, counts = torch.arange(len(joined), device=joined.device), self.text.bincount(minlength=len(joined))

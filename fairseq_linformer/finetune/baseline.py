@@ -41,8 +41,8 @@ STRENGTHS = (0.1, 1.0, 10.0)  # C of the SVM, 1 / alpha of ridge regression
 DEFAULT_STRENGTH = 1.0  # if cross-validation is not possible
 FOLDS = 3
 MAX_TEXTS, MAX_SENTENCES = 4_000, 500  # of cross-validation, the latter for token labels
-MAX_WORDS = 200_000  # trained on for token labels, which takes as long as texts do
-MIN_TEXTS_FOR_PRUNING = 1_000  # from which on features of a single text are left out: most pairs of words
+MAX_WORDS = 200_000  # training words for token labels, which take as long as texts do
+MIN_TEXTS_FOR_PRUNING = 1_000  # above which features of a single text are left out: most pairs of words
 TOKEN = r"\w+|[^\w\s]"  # words and signs: in 1-2-grams "not good", and emoji
 HASHED_FEATURES = 2**20
 TOLERANCE = 0.1  # LIBLINEAR's default; scikit-learn's 1e-4 takes several times as long for the same metrics
@@ -75,7 +75,6 @@ def fit_baselines(folder: Path) -> Baselines:
 
 
 def _flatten(task: Task, labels: Sequence) -> list:
-    """Return one label per row of the feature matrix: per word for token labels."""
     return list(itertools.chain.from_iterable(labels)) if task.kind == "token-label" else list(labels)
 
 
@@ -88,7 +87,7 @@ def _group(task: Task, flat: Iterable, texts: Texts) -> list:
 
 
 def _read_split(folder: Path, split: str, task: Task, tokenizer: Tokenizer) -> tuple[Texts, list]:
-    """Return the texts of a split, and their labels as ``score`` takes them."""
+    """Return the texts of a split, and their labels in the form of ``score``."""
     names = ["input0", "input1"] if has_pairs(folder) else ["input0"]
     columns = [_read_items(folder / name / split) for name in names]
     texts = list(zip(*map(tokenizer.decode, columns), strict=True))
@@ -116,7 +115,7 @@ def _read_items(prefix: Path) -> list[np.ndarray]:
 
 
 class TfIdf:
-    """TF-IDF with a linear model, trained on texts and their labels as ``score`` takes them."""
+    """TF-IDF with a linear model, trained on texts and their labels in the form of ``score``."""
 
     def __init__(self, task: Task, texts: Texts, labels: Sequence) -> None:
         if task.kind == "token-label":
@@ -130,12 +129,12 @@ class TfIdf:
         targets = _flatten(task, labels)
         array = self._binarizer.fit_transform(targets) if task.kind == "multi-label" else np.asarray(targets)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # of a strength that is not the best then
+            warnings.simplefilter("ignore", ConvergenceWarning)  # the warning is of a strength that is not the best
             warnings.filterwarnings("ignore", "Label .* is present in all training examples|Label not .* is present")
             self._model = self._fit(self._features(texts), array, texts, labels)
 
     def predict(self, texts: Texts) -> list:
-        """Return the labels of texts, as ``score`` takes them."""
+        """Return the labels of texts in the form of ``score``."""
         return self._to_labels(self._model.predict(self._features(texts)), texts)
 
     def _to_labels(self, outputs: np.ndarray, texts: Texts) -> list:
@@ -180,7 +179,7 @@ class TfIdf:
 
 
 def _fit_vectorizer(texts: Texts) -> TfidfVectorizer:
-    """Return a vectorizer with the features of several texts, or of all if no others are left."""
+    """Return a vectorizer with the features of several texts, or of all if there are no such features."""
     vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=TOKEN)
     columns = list(itertools.chain.from_iterable(texts))
     if len(texts) >= MIN_TEXTS_FOR_PRUNING:

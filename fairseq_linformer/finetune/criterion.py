@@ -1,8 +1,7 @@
-"""The registered criterion, ``text_prediction``: a loss for each kind of label, and metrics of the whole set.
+"""Registered criterion ``text_prediction``: a loss for each type of label, and metrics of the whole set.
 
-fairseq's own ``sentence_prediction`` ends the run where a validation batch has one row, of which there is no
-correlation, and on several ranks wherever a metric needs the predictions themselves: it lets the trainer add up the
-ranks' lists of them.
+fairseq's own ``sentence_prediction`` ends the run if a validation batch has one row, which has no correlation, and on
+several ranks if a metric needs the predictions themselves: it lets the trainer add up the ranks' lists of them.
 """
 
 # No postponed annotations here: fairseq and OmegaConf read the types of the fields at run time.
@@ -31,13 +30,13 @@ from ..errors import UserError, check, join_truncated
 from ..training.options import check_best_metric
 from .metrics import METRICS, SCORE, score
 
-THRESHOLD = 0.5  # of several classes those that are more probable than this are predicted
+THRESHOLD = 0.5  # several classes are predicted if they are more probable than this
 IGNORED = -100  # a target without a loss
 
 
 @dataclass
 class TextPredictionCriterionConfig(FairseqDataclass):
-    """Options of ``text_prediction``: what is learned, and the metrics, follow from the task's record."""
+    """Options of ``text_prediction``; the loss and the metrics follow from the task's record."""
 
     classification_head_name: str = field(
         default="sentence_classification_head", metadata={"help": "name of the classification head to use"}
@@ -55,14 +54,14 @@ class TextPredictionCriterionConfig(FairseqDataclass):
 
 @dataclass
 class Outcome:
-    """What a batch gives.
+    """Outcome of a batch.
 
     Attributes:
         loss: the sum, of `size` rows or words.
-        size: how many, without words that were cut.
-        rows: what the metrics need, (rows, columns): the targets' columns, as many of the predictions, and for a word
-            whether it is the first of its row. Words that were cut are among them.
-        cut: how many words were cut, for token labels.
+        size: their number, without truncated words.
+        rows: the rows for the metrics, (rows, columns): the targets' columns, as many of the predictions, and for a
+            word 1 if it is the first of its row. Truncated words are included.
+        cut: number of truncated words, for token labels.
     """
 
     loss: Tensor
@@ -73,15 +72,15 @@ class Outcome:
 
 @register_criterion("text_prediction", dataclass=TextPredictionCriterionConfig)
 class TextPredictionCriterion(FairseqCriterion):
-    """The loss of the task's kind of label; its metrics in validation.
+    """Loss of the task's type of label; its metrics in validation.
 
     Cross-entropy per row or word; for several classes per row the binary cross-entropy of each, averaged over classes;
-    the squared error of a score. Losses are logged in base 2, as fairseq's are; ``class_weights`` weigh them, also in
+    the squared error of a score. Losses are logged in base 2, as in fairseq; ``class_weights`` weigh them, also in
     validation.
 
-    The metrics are those of the task's record over all rows of a split, however they are batched and whichever rank
-    validated them, times 100 and rounded to one digit; ``score`` is the mean of its headline metrics. A word that was
-    cut counts as predicted to be of the most frequent class; ``words_cut`` is their share, in percent.
+    The metrics are those of the task's record over all rows of a split, independent of batches and ranks, times 100 and
+    rounded to one digit; ``score`` is the mean of its headline metrics. A truncated word counts as predicted to be of
+    the most frequent class; ``words_cut`` is their share, in percent.
     """
 
     def __init__(self, cfg: TextPredictionCriterionConfig, task: FairseqTask) -> None:
@@ -106,7 +105,7 @@ class TextPredictionCriterion(FairseqCriterion):
         self._scored: tuple[Tensor | None, dict[str, float]] = None, {}  # rows, and their metrics
 
     def _validated(self) -> dict[str, bool]:
-        """Return what validation logs, True where more of it is better."""
+        """Return the names that validation logs, True for those where more is better."""
         rising = [SCORE, *self.record.metrics, *(["accuracy"] if self.record.kind != "regression" else [])]
         losses = ["loss", "nll_loss", *(["words_cut"] if self.record.kind == "token-label" else [])]
         return dict.fromkeys(rising, True) | dict.fromkeys(losses, False)
@@ -114,7 +113,7 @@ class TextPredictionCriterion(FairseqCriterion):
     def forward(
         self, model: nn.Module, sample: Mapping[str, Any], reduce: bool = True
     ) -> tuple[Tensor, int | Tensor, dict[str, Any]]:
-        """Return the loss of a batch, what to divide its gradients by, and what is logged."""
+        """Return the loss of a batch, the divisor of its gradients, and the logged values."""
         logits, _ = model(**sample["net_input"], features_only=True, classification_head_name=self.head)
         outcome = self._outcome(logits, sample)
         log = {
@@ -148,7 +147,7 @@ class TextPredictionCriterion(FairseqCriterion):
 
     @staticmethod
     def reduce_metrics(logging_outputs: Sequence[Mapping[str, Any]]) -> None:
-        """Log what can be averaged over batches, as fairseq's ``sentence_prediction`` does."""
+        """Log averages over batches, as fairseq's ``sentence_prediction`` does."""
 
         def total(name: str) -> Any:
             return sum(log.get(name, 0) for log in logging_outputs)
@@ -162,15 +161,15 @@ class TextPredictionCriterion(FairseqCriterion):
                 metrics.log_scalar(name, 100.0 * total(counted) / max(rows, 1), rows, round=1)
 
     def log_metrics(self, logging_outputs: Sequence[Mapping[str, Any]]) -> None:
-        """Log the task's metrics over all batches since an aggregation began, where there were rows."""
+        """Log the task's metrics over all batches since an aggregation began, if there were rows."""
         places = [log["rows"].flatten(0, 1) for log in logging_outputs if "rows" in log]
         if not places:
             return
         rows = torch.cat(places).cpu()
         rows = rows[rows[:, -1] > 0, :-1]
-        if not len(rows):  # no word of them is known
+        if not len(rows):  # no word of them has a known label
             return
-        metrics.log_concat_tensor("_rows", rows)  # of a name with an underscore fairseq shows nothing
+        metrics.log_concat_tensor("_rows", rows)  # fairseq does not print names with an underscore
         for name in self.record.metrics:
             metrics.log_derived(name, partial(self._value, names=(name,)))  # accuracy stays as logged above
         metrics.log_derived(SCORE, partial(self._value, names=self.record.headline))
@@ -193,13 +192,12 @@ class TextPredictionCriterion(FairseqCriterion):
         return targets, predictions
 
     def _targets_and_predictions(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the columns of either, (rows, columns)."""
         width = len(self.record.classes) if self.record.kind == "multi-label" else 1
         return rows[:, :width], rows[:, width : 2 * width]
 
 
 def class_weights(given: Any, record: Task, dictionary: Dictionary) -> Tensor | None:
-    """Return the weights of the classes, (classes,), that the option gives; it must suit the task."""
+    """Return the weights of the classes, (classes,), from the option, which must suit the task."""
     if given is None:
         return None
     name, count, kinds = "criterion.class_weights", len(record.classes), ("single-label", "token-label")
@@ -233,7 +231,7 @@ def several_classes(logits: Tensor, targets: Tensor) -> Outcome:
 
 
 def chosen(logits: Tensor) -> Tensor:
-    """Return the classes that are predicted of several, True or False in the shape of the logits."""
+    """Return the predicted classes of several, True or False in the shape of the logits."""
     return logits.float().sigmoid() > THRESHOLD
 
 
@@ -254,14 +252,14 @@ def classes_of_words(
 
 
 def tags(logits: Tensor, word_starts: Tensor, majority: int) -> Tensor:
-    """Return the class of each word, (…, words), from logits (…, n, classes); `majority` where it was truncated."""
+    """Return the class of each word, (…, words), from logits (…, n, classes); `majority` for truncated words."""
     return logits.argmax(dim=-1).gather(-1, word_starts.clamp(min=0)).where(word_starts != TRUNCATED, majority)
 
 
 def gather_ranks(rows: Tensor) -> Tensor:
-    """Return the rows of this rank in a tensor that is as large on every rank, (ranks, most rows of one, columns + 1).
+    """Return the rows of this rank in a tensor of equal size on all ranks, (ranks, most rows of one, columns + 1).
 
-    Elsewhere it is zero, so that the sum over ranks holds the rows of all. The last column has a 1 for each row.
+    It is zero for other ranks, so that the sum over ranks holds the rows of all. The last column has a 1 for each row.
     """
     ranks, rank = distributed.get_data_parallel_world_size(), 0
     most = torch.tensor(len(rows), device=rows.device)

@@ -38,7 +38,7 @@ def _f1(average: str, targets: Sequence, predictions: Sequence) -> float:
         classes = sorted(set(itertools.chain(*targets, *predictions)))
         if not classes:
             return 0.0
-        binarizer = MultiLabelBinarizer(classes=[*classes, ""])  # scikit-learn takes a single column for something else
+        binarizer = MultiLabelBinarizer(classes=[*classes, ""])  # scikit-learn rejects a single column
         targets, predictions = binarizer.fit_transform(targets), binarizer.fit_transform(predictions)
         columns = range(len(classes))
     return f1_score(targets, predictions, labels=columns, average=average, zero_division=0)
@@ -58,10 +58,10 @@ def _entity_f1(targets: Sequence[Sequence[str]], predictions: Sequence[Sequence[
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric of targets and predictions, 1 at best.
+    """Metric of targets and predictions, 1 at best.
 
     Both are sequences with an item per row: a class, a number, for a multi-label task a tuple of classes. With
-    `of_rows` the item is a tuple with the tag of each word, where other metrics take all words alike.
+    `of_rows` the item is a tuple with the tag of each word; other metrics take all words alike.
     """
 
     title: str
@@ -87,9 +87,9 @@ SCORE = "score"  # name under which the criterion logs the mean of the headline 
 
 
 def score(task: Task, targets: Sequence, predictions: Sequence) -> dict[str, float]:
-    """Return the task's metrics, times 100, of targets and predictions as ``Metric`` takes them.
+    """Return the task's metrics, times 100, of targets and predictions in the form of ``Metric``.
 
-    A correlation is 0 if targets or predictions are all alike, or not finite: scipy returns nan, or the correlation of
+    A correlation is 0 if targets or predictions are constant, or not finite: scipy returns nan, or the correlation of
     rounding errors.
     """
     rows = words = (targets, predictions)
@@ -101,7 +101,7 @@ def score(task: Task, targets: Sequence, predictions: Sequence) -> dict[str, flo
 def value_of(metric: str, task: Task, scores: Mapping[str, Mapping[str, float]]) -> float:
     """Return the mean of a metric over dev sets, or of the headline metrics for ``score``; it chooses settings.
 
-    fairseq chooses checkpoints by the same on the first dev set. Minus infinity without scores.
+    fairseq chooses checkpoints by the same value on the first dev set. Minus infinity without scores.
     """
     names = task.headline if metric == SCORE else (metric,)
     values = [scores[split][name] for split in task.dev_sets if split in scores for name in names]

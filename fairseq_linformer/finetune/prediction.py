@@ -33,22 +33,22 @@ CHUNK = 4096  # rows that are sorted by length together: little padding, little 
 
 
 def batch_tokens(device: str) -> int:
-    """Return the tokens of a batch, padding included, that fill a GPU with a model of base size.
+    """Return the tokens of a batch, with padding, that fill a GPU with a model of base size.
 
-    A CPU has fewer, for its caches and for less padding: SST-2 takes a third less time than with 8,192, IMDB a sixth.
+    A CPU gets fewer, for its caches and for less padding: SST-2 takes a third less time than with 8,192, IMDB a sixth.
     """
     return 2048 if torch.device(device).type == "cpu" else 8192
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The prediction for a row.
+    """Prediction for a row.
 
     Attributes:
         label: the class, or the score as text; the classes of a multi-label task; the class of each word for token
             labels.
         probabilities: by class; empty for scores and token labels.
-        cut: words removed by truncation, whose class is the most frequent of the training set.
+        cut: number of truncated words, whose class is the most frequent of the training set.
     """
 
     label: str | tuple[str, ...]
@@ -57,14 +57,14 @@ class Prediction:
 
 
 class _Row(NamedTuple):
-    """The input of the model, (tokens,), and for token labels the positions of first pieces of words, (words,)."""
+    """Input of the model, (tokens,), and for token labels the positions of first pieces of words, (words,)."""
 
     tokens: Tensor
     word_starts: Tensor | None = None
 
 
 class Predictor:
-    """A checkpoint that was fine-tuned with ``text_prediction`` or fairseq's ``sentence_prediction``.
+    """Fine-tuned checkpoint of ``text_prediction`` or fairseq's ``sentence_prediction``.
 
     Args:
         model: its file, or the result of ``from_pretrained``.
@@ -93,7 +93,7 @@ class Predictor:
         self.labels = self.record.classes
         self.pairs = has_pairs(folder)
         if getattr(cfg, "truncation", None) == "random-crop":
-            cfg.truncation = "head"  # as the task does outside train: no prediction depends on chance
+            cfg.truncation = "head"  # as in the task outside train: no prediction is random
         self.longest, self.cut = max_length_and_method(cfg, cfg.max_positions)[0], 0
         self._tokenizer = load_tokenizer(folder)
         self._device = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -123,7 +123,7 @@ class Predictor:
 
     def texts(self, examples: Iterable[Example]) -> Iterator[Prediction]:
         """Yield the predictions for texts, pairs of texts or rows of words; their labels are ignored."""
-        # No progress bar among predictions that are printed.
+        # A progress bar would disturb printed predictions.
         return self._predict(self._encode(examples), disable=sys.stdout.isatty() or None)
 
     def _encode(self, examples: Iterable[Example]) -> Iterator[_Row]:
@@ -168,7 +168,7 @@ class Predictor:
     def _compute(self, rows: Sequence[_Row], progress: tqdm) -> list[Tensor]:
         """Return the logits of each row, (classes,); for token labels each word's class, or TRUNCATED, (words,)."""
         outputs = [torch.empty(0)] * len(rows)
-        order = sorted(range(len(rows)), key=lambda row: -len(rows[row].tokens))  # a lack of memory shows at once
+        order = sorted(range(len(rows)), key=lambda row: -len(rows[row].tokens))  # memory runs out at once, if at all
         head, pad = self.task.cfg.classification_head_name, self.task.source_dictionary.pad()
         max_tokens, start = batch_tokens(self._device), 0
         while start < len(rows):
@@ -217,7 +217,7 @@ def classify(hub: HubInterface, rows: Sequence[str | Sequence[str]]) -> list[Pre
         hub: a fine-tuned model, in evaluation mode from then on.
         rows: texts; for pairs two texts each; for token labels texts or lists of words.
     """
-    check("rows", rows, not isinstance(rows, str), "a list of texts")  # else each letter would be a text
+    check("rows", rows, not isinstance(rows, str), "a list of texts")  # otherwise each letter would be a text
     predictor = Predictor(hub, device=str(hub.device))
     if predictor.record.kind == "token-label":
         words = (row.split() if isinstance(row, str) else row for row in rows)
@@ -226,7 +226,7 @@ def classify(hub: HubInterface, rows: Sequence[str | Sequence[str]]) -> list[Pre
     return list(predictor.texts(Example(text, None, second) for text, second in pairs))
 
 
-HubInterface.classify = classify  # model/hub.py cannot import what is above it
+HubInterface.classify = classify  # model/hub.py cannot import higher layers
 
 
 def record_of(task: SentencePredictionTask, checkpoint: Path) -> Task:
@@ -267,7 +267,7 @@ def write_predictions(predictor: Predictor, split: str, file: Path) -> None:
 
 
 def read_predictions(task: Task, file: Path) -> tuple[list, list]:
-    """Return the labels and the predictions of a file, as ``metrics.score`` takes them."""
+    """Return the labels and the predictions of a file, in the form of ``metrics.score``."""
     csv.field_size_limit(sys.maxsize)  # the tags of a long row are one cell
     with file.open(encoding="utf-8", newline="") as stream:
         rows = list(csv.reader(stream, delimiter="\t"))[1:]

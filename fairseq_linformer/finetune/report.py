@@ -1,4 +1,4 @@
-"""The report of a sweep, OUT/results.json and OUT/results.md, and the submission to GLUE's leaderboard.
+"""Report of a sweep, OUT/results.json and OUT/results.md, and the submission to GLUE's leaderboard.
 
 A row of the table has the mean and deviation of one metric over the seeds of the command that trained them last. Rows
 of other tasks stay while the checkpoint is the same.
@@ -148,7 +148,7 @@ FILES: Mapping[str, tuple[str, str]] = {
 
 
 def check_test_set(data: Path, name: str) -> None:
-    """Raise an error if a prepared task has not the labels and the test set that a file of the submission needs.
+    """Raise an error if a prepared task lacks the labels and the test set for a file of the submission.
 
     Raises:
         UserError: labels or test set are not the official ones.
@@ -168,7 +168,7 @@ def check_test_set(data: Path, name: str) -> None:
 def write_submission_file(folder: Path, name: str, predictions: Sequence[str]) -> None:
     """Write a file of the submission: the number of each row, from 0 on, and its class or score."""
     task = TASKS[FILES[name][0]]
-    if task.kind == "regression":  # which may leave the range of the scores
+    if task.kind == "regression":  # which may exceed the range of the scores
         predictions = [f"{np.clip(float(score), 0.0, task.scale):.3f}" for score in predictions]
     rows = ["index\tprediction", *(f"{number}\t{prediction}" for number, prediction in enumerate(predictions))]
     (folder / name).write_text("\n".join(rows) + "\n", encoding="utf-8")

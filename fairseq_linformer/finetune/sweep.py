@@ -1,4 +1,4 @@
-"""Sweeps: a checkpoint fine-tuned on tasks, over settings and seeds.
+"""Sweeps: fine-tuning of a checkpoint on tasks, over settings and seeds.
 
 Each run is fairseq-hydra-train with configs/finetune/finetune.yaml and the task's recipe. Its best checkpoint predicts
 the dev sets, and the task's own test set if that has labels. Metrics are computed from the saved predictions.
@@ -53,17 +53,17 @@ BATCH_SIZES = (16, 32)
 # (docs/experiments/when.md).
 NARROW, NARROW_RATES = 384, (1e-4, 5e-4, 2e-3)
 
-ONE_PROCESS = "distributed_training.distributed_world_size=1"  # not every visible GPU, each of which adds a batch
+ONE_PROCESS = "distributed_training.distributed_world_size=1"  # without it every visible GPU adds a batch
 SET_BY_SWEEP: tuple[str, ...] = ("task.data", "common.seed", "dataset.batch_size", "dataset.max_tokens")
 SET_BY_SWEEP += ("optimization.lr", "optimization.max_update", "optimization.max_epoch")
 SET_BY_SWEEP += ("checkpoint.save_dir", "checkpoint.finetune_from_model", "checkpoint.restore_file")
 SET_BY_SWEEP += ("checkpoint.best_checkpoint_metric",)
-SET_BY_SWEEP += ("task.seed", "optimizer.lr", "lr_scheduler.lr")  # which by default are those above
+SET_BY_SWEEP += ("task.seed", "optimizer.lr", "lr_scheduler.lr")  # by default the constants above
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The hyperparameters that a sweep searches over."""
+    """Hyperparameters that a sweep searches over."""
 
     rate: float
     batch_size: int
@@ -89,7 +89,7 @@ class Run:
 
 @dataclass
 class Result:
-    """The metrics of a run by split, ``{"valid": {"accuracy": 93.2}}``, or the `error` by which it failed.
+    """Metrics of a run by split, ``{"valid": {"accuracy": 93.2}}``, or the `error` by which it failed.
 
     `made_by` has the digests of the run's configuration, data and checkpoint.
     """
@@ -101,7 +101,7 @@ class Result:
 
     @property
     def value(self) -> float:
-        """The value that chooses settings; minus infinity without scores."""
+        """Value that chooses settings; minus infinity without scores."""
         return value_of(self.run.metric, self.run.task, self.scores)
 
 
@@ -110,10 +110,10 @@ class Sweep:
     """Fine-tuning of a checkpoint on tasks, over seeds.
 
     Attributes:
-        checkpoint: a pretrained model, or the folder of its run, whose best checkpoint is meant.
+        checkpoint: a pretrained model, or the folder of its run, which stands for its best checkpoint.
         data: folder with a prepared folder per task.
         out: folder of the runs and the report.
-        tasks: names of folders in `data`; sst_2 and sst-2 stand for SST-2.
+        tasks: names of folders in `data`; sst_2 and sst-2 are SST-2.
         seeds: one run of every task for each.
         rates, batch_sizes: by default those of the task's recipe. If there are several, the first seed tries each pair
             of them, and the other seeds train with the best pair.
@@ -183,7 +183,7 @@ class Sweep:
         return LinformerRobertaModel.resolve(state["cfg"])
 
     def run(self, jobs: int = 1, launcher: Sequence[str] = ()) -> tuple[list[Result], list[Result]]:
-        """Train the runs that are not complete, `jobs` at a time, by a `launcher` of Hydra's overrides.
+        """Train the incomplete runs, `jobs` at a time, by a `launcher` of Hydra's overrides.
 
         Returns:
             The results of every seed, and those of settings that were tried and not chosen.
@@ -270,7 +270,7 @@ class Sweep:
             yield f"checkpoint.best_checkpoint_metric={self.metric}"
 
     def _check(self, runs: Sequence[Run]) -> None:
-        """Raise an error for options that cannot work, before any work."""
+        """Raise an error for invalid options before any work."""
         for run in {run.task.name: run for run in runs}.values():
             self._check_overrides(run)
         missing = [run for run in runs if not self.training(run).is_complete()]
@@ -285,7 +285,7 @@ class Sweep:
             )
 
     def _check_overrides(self, run: Run) -> None:
-        """Raise an error if the user's overrides change what distinguishes the runs, or where they read and write."""
+        """Raise an error if the user's overrides change the options that distinguish the runs, or their folders."""
         words = self.training(run).settings
         ours = words[: len(words) - len(self.overrides)]
         expected, composed = (dict(flat(compose_configuration(FINE_TUNING, given))) for given in (ours, words))
@@ -295,7 +295,7 @@ class Sweep:
             check(name, value, value == allowed, f"{allowed}, by the flags of linformer finetune")
 
     def _lock_folder(self) -> None:
-        """Keep other processes from writing a report here as long as this one lives."""
+        """Keep other processes from writing a report to this folder while this one lives."""
         self.out.mkdir(parents=True, exist_ok=True)
         self._lock = (self.out / LOCK_FILE).open("a", encoding="utf-8")
         lock(self._lock, f"{self.out}: another process is fine-tuning there")
@@ -304,7 +304,7 @@ class Sweep:
         for name, folder in tqdm(self.folders.items(), desc="TF-IDF baseline", unit="task"):
             try:
                 self.baselines[name] = fit_baselines(folder)
-            except (UserError, OSError) as error:  # the runs can do without
+            except (UserError, OSError) as error:  # the runs do not need it
                 logger.warning(f"{name}: no baseline: {error}")
 
     def _search(self, runs: list[Run], train: Callable[[list[Run]], list[Result]]) -> tuple[list[Result], list[Result]]:
@@ -352,7 +352,7 @@ def find_folder(data: Path, name: str) -> Path:
 
 
 def read_task(folder: Path) -> Summary:
-    """Return the summary of a prepared folder, which must have the splits that training and scoring need."""
+    """Return the summary of a prepared folder, which must have the splits for training and scoring."""
     summary = read_summary(folder)
     for split in ("train", *summary.task.scored):
         if split not in summary.splits:

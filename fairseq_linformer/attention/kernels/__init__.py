@@ -10,9 +10,9 @@ class FlexInputs(NamedTuple):
 
     Attributes:
         queries: of the text, (B, n, h, d_h).
-        keys, values: projected ones and sinks, zeros, then those of the text, as ``lay_out`` has them, (B, s, h, d_h).
+        keys, values: of projected keys and sinks, zeros, then of the text, as ``lay_out`` orders them, (B, s, h, d_h).
         prefix_len, prefix_pad: m + g, and the number of zeros before the text.
-        unrotated_keys: where the layer selects segments, the keys of the text and the projected ones, (B, h, m, d_h).
+        unrotated_keys: of the text and projected, (B, h, m, d_h), if the layer selects segments.
     """
 
     queries: Tensor

@@ -1,11 +1,11 @@
 """Local windows on a GPU by one kernel, PyTorch's FlexAttention (Dong et al. 2024, arXiv 2412.05496).
 
-``local.py`` and ``longformer.py`` copy, for each block of queries, the keys that it attends to. Here every key is
-stored once, and a mask says which blocks attend to it: hidden tiles of scores are left out, and so is the mask where a
-whole tile is visible. Selected segments are added by ``selection.py``. Results differ by rounding alone.
+``local.py`` and ``longformer.py`` copy the keys of each query block. Here every key is stored once, and a mask tells
+which blocks attend to it. Hidden tiles of scores are skipped, and so is the mask in fully visible tiles. Selected
+segments are added by ``selection.py``. Results differ by rounding alone.
 
-There is no dropout on attention weights, and no kernel for a layer without a window. On a CPU PyTorch computes all
-n x s scores, and has no backward pass.
+There is no dropout on attention weights, and no kernel for a layer without a window. On a CPU PyTorch computes all n x
+s scores, and has no backward pass.
 
 Dimensions: B batch, n sequence length, m projected keys, g sinks, s keys, h heads, d_h = d / h.
 """
@@ -28,20 +28,20 @@ from . import FlexInputs
 
 logger = logging.getLogger(__name__)
 
-TILE = 128  # queries, and keys, that the kernel takes or leaves out together
-MIN_HEAD_DIM = 16  # d_h, below which PyTorch has no kernel
-MAX_BLOCK = 128  # queries that select segments together: beyond, our kernels spill what registers do not hold
-MAX_CACHED_MASKS = 64  # of a layer, each for a length of its own
+TILE = 128  # queries, or keys, that the kernel computes or skips together
+MIN_HEAD_DIM = 16  # d_h below which PyTorch has no kernel
+MAX_BLOCK = 128  # queries that select segments together: more spill registers in our kernels
+MAX_CACHED_MASKS = 64  # per layer, each for one length
 # Tiles of queries and keys, stages and warps, in 16 bits: on an H200 both passes take about 0.8 times as long as with
 # PyTorch's own choice, whose backward kernel has the tiles of 128 that its list for autotuning omits because they fail.
 HOPPER = {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64, "fwd_num_stages": 3, "fwd_num_warps": 4}
 HOPPER |= {"bwd_BLOCK_M1": 32, "bwd_BLOCK_N1": 64, "bwd_BLOCK_M2": 64, "bwd_BLOCK_N2": 32}
 HOPPER |= {"bwd_num_stages": 3, "bwd_num_warps": 4}
-RECOMPILE_LIMIT = 64  # graphs of the kernel: a length or two, padded or not, in training and not; beyond it is slow
+RECOMPILE_LIMIT = 64  # compiled graphs of the kernel: one or two lengths, padded or not, training or not
 
 
 class MaskSpec(NamedTuple):
-    """The attention mask of a layer.
+    """Attention mask of a layer.
 
     Attributes:
         block: queries of a block.
@@ -54,7 +54,7 @@ class MaskSpec(NamedTuple):
     text: Visibility
 
     def visibility(self, prefix_pad: int) -> Visibility:
-        """Return the visibility of all keys as ``lay_out`` has them: (B or 1, s)."""
+        """Return the visibility of all keys in the order of ``lay_out``: (B or 1, s)."""
         return Visibility(*(lay_out(*parts, prefix_pad) for parts in zip(self.prefix, self.text, strict=True)))
 
 
@@ -80,7 +80,7 @@ def _longformer_inputs(attention: LongformerAttention, x: Tensor, _: Tensor | No
 
 
 def _inputs(queries: Tensor, prefix: tuple[Tensor, Tensor], text: tuple[Tensor, Tensor], margin: int) -> FlexInputs:
-    """Lay out the keys and values of prefix and text so that a tile of queries has the fewest tiles of local keys."""
+    """Lay out keys and values of prefix and text so that each tile of queries has the fewest tiles of local keys."""
     prefix_len = prefix[0].size(1)
     prefix_pad = (margin - prefix_len) % TILE
     keys, values = (lay_out(*parts, prefix_pad) for parts in zip(prefix, text, strict=True))
@@ -96,7 +96,7 @@ def _linformer_mask(attention: LinformerAttention, prefix_len: int, padding: Ten
 
 
 def _longformer_mask(attention: LongformerAttention, prefix_len: int, padding: Tensor, unpadded: bool) -> MaskSpec:
-    # A block is one query. Global tokens are where they stand in the text, and visible to all.
+    # A block is one query. Global tokens keep their positions in the text, and are visible to all.
     text = LocalContext(1, attention.reach, attention.global_tokens, None).text_visibility(~padding)
     is_global = ~padding & (torch.arange(padding.size(1), device=padding.device) < attention.global_tokens)
     text = text._replace(outside=is_global)
@@ -104,11 +104,11 @@ def _longformer_mask(attention: LongformerAttention, prefix_len: int, padding: T
 
 
 class CachedMask(NamedTuple):
-    """The part of a mask that depends on the length alone.
+    """Part of a mask that depends on the length alone.
 
     Attributes:
         mask: its tiles.
-        block_starts: (n,), the beginning of each query's block.
+        block_starts: (n,), the start of each query's block.
     """
 
     mask: BlockMask
@@ -116,14 +116,14 @@ class CachedMask(NamedTuple):
 
 
 class FlexKernel:
-    """The heads of a layer's attention, by the kernel.
+    """FlexAttention of a layer's heads.
 
-    The part of a mask that depends on the length alone is kept, as padding does not change which tiles matter.
+    The part of a mask that depends on the length alone is cached, as padding does not change which tiles are computed.
 
     Args:
         inputs: returns queries and keys of a layer, from the arguments of its ``forward``.
-        spec: returns the mask of a layer, from the number of keys before the text, True where a position is padding,
-            (B, n), and True if none is.
+        spec: returns the mask of a layer, from the number of keys before the text, the padding mask (B, n), and True if
+            nothing is padded.
     """
 
     def __init__(self, inputs: Callable[..., FlexInputs], spec: Callable[[Any, int, Tensor, bool], MaskSpec]):
@@ -136,12 +136,12 @@ class FlexKernel:
     def __call__(
         self, attention: Attention, x: Tensor, padding_mask: Tensor | None, first_values: Tensor | None
     ) -> Tensor:
-        """(B, n, d) -> (B, h, n, d_h); the arguments are those of ``Attention.forward``."""
+        """Return the heads, (B, n, d) -> (B, h, n, d_h); the arguments are those of ``Attention.forward``."""
         return self.attend(attention, self.inputs(attention, x, padding_mask, first_values), padding_mask)
 
     @torch.compiler.disable
     def attend(self, attention: Attention, inputs: FlexInputs, padding_mask: Tensor | None) -> Tensor:
-        """Attend from all queries: (B, h, n, d_h). A layer that is compiled is so around it."""
+        """Attend from all queries: (B, h, n, d_h). A compiled layer leaves this function uncompiled."""
         length = inputs.queries.size(1)
         mask = self.mask(attention, inputs, padding_mask)
         kernel = _flex if inputs.keys.is_cpu else _compiled()
@@ -157,14 +157,14 @@ class FlexKernel:
         return attend_to_selected(cast(LinformerAttention, attention), inputs, *partial, padding_mask).transpose(1, 2)
 
     def mask(self, attention: Attention, inputs: FlexInputs, padding_mask: Tensor | None) -> BlockMask:
-        """Return the block mask, without padding from sizes alone."""
+        """Return the block mask; without padding it depends on sizes alone."""
         length, device = inputs.queries.size(1), inputs.queries.device
         padded, prefix_len = padding_mask is not None, inputs.prefix_len
         cache_key = padded, length, prefix_len, device
         if cache_key not in self.cached:
             if len(self.cached) >= MAX_CACHED_MASKS:
                 self.cached.pop(next(iter(self.cached)))
-            with torch.inference_mode(False):  # whose tensors a later training could not use
+            with torch.inference_mode(False):  # whose tensors training could not use later
                 none = torch.zeros((1, length), dtype=torch.bool, device=device)
                 spec = self.spec(attention, prefix_len, none, True)
                 self.cached[cache_key] = _length_mask(spec, inputs.prefix_pad, length, padded)
@@ -179,7 +179,7 @@ class FlexKernel:
 def _length_mask(spec: MaskSpec, prefix_pad: int, length: int, padded: bool) -> CachedMask:
     query = torch.arange(length + -length % TILE, device=spec.text.start.device, dtype=torch.int32)
     block_starts = query // spec.block * spec.block
-    if padded:  # in a shorter text a key may be visible that is hidden here
+    if padded:  # in a shorter text a hidden key may become visible
         zeros = torch.zeros_like(spec.prefix.start)
         spec = spec._replace(prefix=Visibility(zeros, zeros, torch.ones_like(spec.prefix.outside)))
     visibility = spec.visibility(prefix_pad)
@@ -197,25 +197,25 @@ def lay_out(prefix: Tensor, text: Tensor, prefix_pad: int) -> Tensor:
 
 
 def pad_to_tile(x: Tensor, dim: int) -> Tensor:
-    """Add zeros after the end of a dimension, up to a whole tile: (..., n, ...) -> (..., ceil(n / TILE) TILE, ...).
+    """Pad a dimension with zeros to whole tiles: (..., n, ...) -> (..., ceil(n / TILE) TILE, ...).
 
-    At the edge of a tile PyTorch's kernels have had errors: https://github.com/pytorch/pytorch/issues/153799.
+    PyTorch's kernels have had errors in partial tiles: https://github.com/pytorch/pytorch/issues/153799.
     """
     end = -x.size(dim) % TILE
     return nn.functional.pad(x, (0, 0) * (x.dim() - 1 - dim) + (0, end)) if end else x
 
 
 def _narrow(x: Tensor, length: int, dim: int) -> Tensor:
-    """Return the first entries of a dimension; where they are all, nothing that a backward pass would copy."""
+    """Return the first entries of a dimension; if these are all, x itself, which no backward pass copies."""
     return x if x.size(dim) == length else x.narrow(dim, 0, length)
 
 
 def make_mask_mod(visibility: Visibility, block_starts: Tensor) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
-    """Return the visibility, (B or 1, s), as FlexAttention asks for it: a function of query and key.
+    """Return the visibility, (B or 1, s), as the function of query and key that FlexAttention takes.
 
-    All blocks outside an interval are an interval, too, where numbers of 32 bits wrap around. So there is one
-    difference and one comparison, block start - begin < length of unsigned numbers; x - 2^31 < y - 2^31 of signed ones
-    is the same. Tensors alone, no numbers: layers and lengths share one graph.
+    With 32-bit integers that wrap around, the complement of an interval is an interval, too. So one difference and one
+    comparison suffice: block start - begin < length for unsigned numbers, or x - 2^31 < y - 2^31 for signed ones. Only
+    tensors are captured, no numbers, so that layers and lengths share one graph.
     """
     start, stop, outside = visibility.start.long(), visibility.stop.long(), visibility.outside
     begin, length = torch.where(outside, stop, start), torch.where(outside, 2**32 - stop + start, stop - start)
@@ -230,7 +230,7 @@ def make_mask_mod(visibility: Visibility, block_starts: Tensor) -> Callable[[Ten
 
 
 def make_block_mask(visibility: Visibility, block_starts: Tensor, full_tiles: bool) -> BlockMask:
-    """Find the tiles that matter, without n x s numbers.
+    """Find the visible tiles without n x s numbers.
 
     Args:
         visibility: of keys in whole tiles, (1, s).
@@ -249,20 +249,20 @@ def make_block_mask(visibility: Visibility, block_starts: Tensor, full_tiles: bo
 
 
 def _dense_to_ordered(tiles: Tensor) -> tuple[Tensor, Tensor]:
-    """Return how many entries of each row are True, and their indices first: (N, M) to (1, 1, N) and (1, 1, N, M)."""
+    """Return for each row the number of True entries, and their indices first: (N, M) to (1, 1, N) and (1, 1, N, M)."""
     indices = tiles.int().argsort(dim=1, descending=True, stable=True)
     return tiles.sum(1).int()[None, None], indices.int()[None, None]
 
 
 def _flex(queries: Tensor, keys: Tensor, values: Tensor, **options: Any) -> Any:
-    """Run PyTorch's kernel on (B, n, h, d_h) and (B, s, h, d_h): (B, n, h, d_h), and what else it returns."""
-    kernel = cast(Callable[..., Any], flex_attention)  # whose overloads leave out some of what it takes
+    """Run PyTorch's kernel on (B, n, h, d_h) and (B, s, h, d_h); return (B, n, h, d_h) and the auxiliary output."""
+    kernel = cast(Callable[..., Any], flex_attention)  # its overloads leave out some arguments
     out = kernel(*(x.transpose(1, 2) for x in (queries, keys, values)), **options)
     return out.transpose(1, 2) if isinstance(out, Tensor) else (out[0].transpose(1, 2), *out[1:])
 
 
 def _options(queries: Tensor) -> dict[str, Any]:
-    # The kernel for few queries is another one, of which a short text has no need.
+    # The kernel for few queries is another one, which a short text does not need.
     options: dict[str, Any] = {"FORCE_USE_FLEX_ATTENTION": True}
     if queries.dtype != torch.float32 and queries.size(-1) <= 64 and _is_hopper(queries.device):
         options |= HOPPER
@@ -276,14 +276,14 @@ def _is_hopper(device: torch.device) -> bool:
 
 @cache
 def _compiled() -> Callable[..., Any]:
-    # With the transpositions, as PyTorch has a gradient copied that does not stand as a tensor by itself would.
+    # Transposed inside, because PyTorch copies a gradient whose layout is not that of a contiguous tensor.
     compiled = torch.compile(_flex)
 
     def kernel(*inputs: Any, **options: Any) -> Any:
-        # Of each thread: autograd's computes layers again.
+        # A setting per thread: autograd's threads recompute layers.
         torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
-        # Within DistributedDataParallel PyTorch would cut the graph by parameters, of which there are none, and refuses
-        # to where there is this kernel.
+        # Within DistributedDataParallel PyTorch would split the graph by parameters, of which there are none, and does
+        # not support that for this kernel.
         torch._dynamo.config.optimize_ddp = False
         return compiled(*inputs, kernel_options=_options(inputs[0]), **options)
 
@@ -300,7 +300,7 @@ def attach(attention: Attention) -> bool:
 
 
 def use_flex(layers: Iterable[nn.Module]) -> None:
-    """Enable FlexAttention for the layers of an encoder that support it, where there is a GPU, and log which."""
+    """Enable FlexAttention on a GPU for the layers of an encoder that support it, and log which."""
     if not torch.cuda.is_available():
         logger.info("flex_attention: without a GPU all layers attend as without it")
         return

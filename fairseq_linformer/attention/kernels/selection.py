@@ -1,10 +1,10 @@
-"""Selected segments on a GPU: their selection, and attention over them, by kernels of our own in Triton.
+"""Selected segments on a GPU: selection of segments, and attention to them, by Triton kernels.
 
-``attention/selection.py`` copies for each block of queries the keys of all candidates, and ``local.py`` those of the
-selected segments. Here a block reads them where they are. Both give the same but for rounding; in bfloat16 a rounded
-score may select another segment. As in FlashAttention (Dao et al. 2022, arXiv 2205.14135) the scores of attention reach
-no memory, and the backward pass computes them again. There are no atomic additions: a program per segment sums the
-gradients from all blocks that selected it, so that they are the same in every run.
+``attention/selection.py`` copies the keys of all candidates for each query block, and ``local.py`` those of the
+selected segments. These kernels read them in place. Results differ by rounding alone; in bfloat16 a rounded score may
+select another segment. As in FlashAttention (Dao et al. 2022, arXiv 2205.14135) attention scores are never written to
+memory, and the backward pass recomputes them. There are no atomic additions: one program per segment sums the gradients
+of all blocks that selected it, so that gradients are deterministic.
 
 Dimensions: B batch, n sequence length, b block, N = ceil(n / b) blocks, m projected keys, w positions of the longest
 segment, c selected segments, s keys, h heads, d_h their size.
@@ -23,8 +23,8 @@ from ..selection import CANDIDATES
 from . import FlexInputs
 from . import selection_triton as kernels
 
-MIN_SIDE = 16  # entries of a side of a matrix product in Triton
-# What was fastest on an H200: keys at a time, candidates' keys, projected keys whose scores fit into registers, warps.
+MIN_SIDE = 16  # minimum side of a matrix product in Triton
+# Fastest on an H200: keys at a time, keys of candidates, projected keys whose scores fit into registers, warps.
 TILE, CANDIDATES_TILE, AT_ONCE, WARPS = 64, 128, 256, 2
 
 
@@ -32,7 +32,7 @@ class Layout(NamedTuple):
     """Segments of the texts and blocks of the queries.
 
     Attributes:
-        offsets: where segments begin, (B or 1, m + 1), of which the last is the length of the text; int32.
+        offsets: starts of segments, then the length of the text, (B or 1, m + 1); int32.
         width: w.
         size, margin, sinks: as in ``LocalContext``.
     """
@@ -52,7 +52,7 @@ class Layout(NamedTuple):
         return {"BQ": _pad_to_tile(self.size), "BD": _pad_to_tile(queries.size(-1))}
 
     def with_batch_stride(self) -> tuple[Tensor, int]:
-        """Return the offsets, and their stride from one text to the next: 0 where there is one row for all."""
+        """Return the offsets, and their batch stride: 0 if all texts share one row."""
         return self.offsets, 0 if self.offsets.size(0) == 1 else self.offsets.stride(0)
 
 
@@ -61,14 +61,14 @@ def _pad_to_tile(entries: int) -> int:
 
 
 def _strided(x: Tensor, start: int = 0, length: int | None = None) -> tuple[Any, ...]:
-    """Return a tensor (B, n, h, d_h), or the text's part of it, as the kernels take it, d_h side by side."""
+    """Return a tensor (B, n, h, d_h), or the text's part of it, with contiguous d_h, as the kernels take it."""
     x = x if length is None else x.narrow(1, start, length)
     x = x if x.stride(-1) == 1 else x.contiguous()
     return x, x.stride(0), x.stride(1), x.stride(2)
 
 
 def select_segments(queries: Tensor, keys: Tensor, rows: Tensor, layout: Layout, count: int) -> Tensor:
-    """``LocalContext.select``, (B, h, N, c), of queries and keys (B, n, h, d_h) and projected keys (B, h, m, d_h)."""
+    """Compute ``LocalContext.select`` for (B, n, h, d_h) and projected keys (B, h, m, d_h): (B, h, N, c)."""
     sizes, length = layout.sizes(queries), queries.size(1)
     blocks, heads, m, _ = sizes
     batch, grid = queries.size(0), (blocks, heads, queries.size(0))
@@ -94,7 +94,7 @@ def select_segments(queries: Tensor, keys: Tensor, rows: Tensor, layout: Layout,
 
 
 class AttendToSelected(torch.autograd.Function):
-    """Extend a partial softmax (output, log-sum-exp) by the selected keys."""
+    """Extension of a partial softmax (output, log-sum-exp) by the selected keys."""
 
     @staticmethod
     def forward(
@@ -105,9 +105,9 @@ class AttendToSelected(torch.autograd.Function):
 
         Args:
             queries: (B, n, h, d_h).
-            keys, values: (B, s, h, d_h), of which the text's n begin at `key_start` and `value_start`.
-            partial, partial_lse: the attention over all other keys, (B, n, h, d_h), and the logarithm of the sum of the
-                exponentials of their scores, (B, h, n), in float32.
+            keys, values: (B, s, h, d_h); those of the text begin at `key_start` and `value_start`.
+            partial, partial_lse: the attention over all other keys, (B, n, h, d_h), and the log-sum-exp of their
+                scores, (B, h, n), in float32.
             selected: the result of ``select_segments``.
             layout: of segments and blocks.
         """
@@ -169,7 +169,7 @@ def attend_to_selected(
     layout = Layout(offsets.int(), width, context.size, context.margin, context.sinks)
     start = inputs.prefix_len + inputs.prefix_pad
     keys, key_start = (inputs.unrotated_keys[0], 0) if attention.rotary_dim else (inputs.keys, start)
-    with torch.cuda.device_of(queries):  # Triton takes the current one
+    with torch.cuda.device_of(queries):  # Triton launches on the current device
         with torch.no_grad():
             selected = select_segments(queries, *inputs.unrotated_keys, layout, attention.num_selected)
         out = AttendToSelected.apply(queries, keys, inputs.values, partial, lse, selected, key_start, start, layout)

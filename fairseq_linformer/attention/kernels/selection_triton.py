@@ -1,8 +1,8 @@
-"""Kernels in Triton for selected segments; ``selection.py`` calls them.
+"""Triton kernels for selected segments; ``selection.py`` calls them.
 
-A program is a block of `size` queries of one head or, in the last kernel, a segment. There are N blocks, H heads of D
-dimensions, M projected keys and C candidates or selected segments; BQ and BD are `size` and D padded to what Triton
-multiplies, BW positions of a segment are taken at a time, and ``x_b``, ``x_n``, ``x_h`` are the strides of x deltas the
+A program computes a block of `size` queries of one head or, in the last kernel, a segment. There are N blocks, H heads
+of D dimensions, M projected keys and C candidates or selected segments. BQ and BD are `size` and D padded to the tiles
+of Triton, BW is the number of positions of a segment at a time, and ``x_b``, ``x_n``, ``x_h`` are the strides of x in
 batch, positions and heads.
 """
 
@@ -12,7 +12,7 @@ import triton.language as tl
 
 @triton.jit
 def _dot(a, b):
-    """A product that rounds float32 no further."""
+    """Multiply matrices, float32 in full precision."""
     return tl.dot(a, b, input_precision="ieee")
 
 
@@ -20,7 +20,7 @@ def _dot(a, b):
 def _block(
     pointer, stride_b, stride_n, stride_h, batch, head, first, size, length, D, BQ: tl.constexpr, BD: tl.constexpr
 ):
-    """Rows of a block, (BQ, BD), zeros beyond it."""
+    """Load the positions of a block, (BQ, BD), with zeros beyond it."""
     row, column = tl.arange(0, BQ), tl.arange(0, BD)
     inside = (row < size) & (first + row < length)
     at = pointer + batch * stride_b + head * stride_h + (first + row)[:, None] * stride_n + column[None, :]
@@ -29,13 +29,12 @@ def _block(
 
 @triton.jit
 def _in_window(first, last, start, size, margin):
-    """``LocalContext.in_window``, for a block that begins at `start`."""
     return (last - size - margin + 1 <= start) & (start < first + margin + 1)
 
 
 @triton.jit
 def _row_scores(q, rows, r_m, offsets, number, M, D, scale, BD: tl.constexpr):
-    """Scores of a block's queries with some projected keys, (BQ, BM), and the bounds of their segments."""
+    """Return the scores of a block's queries and some projected keys, (BQ, BM), and the bounds of their segments."""
     column, valid = tl.arange(0, BD), number < M
     left = tl.load(offsets + number, mask=valid, other=0)
     right = tl.load(offsets + number + 1, mask=valid, other=0)
@@ -51,9 +50,9 @@ def score_segments_kernel(
     N, H, M, D, length, size, margin, scale,
     BQ: tl.constexpr, BM: tl.constexpr, WHOLE: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """``score_segments``: the weights of a block's queries, summed; -1 for segments that the block may not select.
+    """Compute ``score_segments``: the summed weights of a block's queries; -1 for segments that it may not select.
 
-    WHOLE: all projected keys are scored at once. Without it they are scored twice, as their sum must be known first.
+    WHOLE: score all projected keys at once. Otherwise score them twice, as the softmax needs their sum first.
     """
     block, head, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     start, row, inside = block * size, tl.arange(0, BM), tl.arange(0, BQ) < size
@@ -86,7 +85,7 @@ def best_keys_kernel(
     N, H, M, D, C, length, size, margin, scale,
     BQ: tl.constexpr, BS: tl.constexpr, BW: tl.constexpr, PARTS: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """The highest score of each query in each candidate, -3e38 where the block may not select it."""
+    """Write the highest score of each query in each candidate, -3e38 for candidates that the block may not select."""
     block, head, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     start, text = block * size, tl.load(offsets + batch * f_b + M)
     q = _block(queries, q_b, q_n, q_h, batch, head, start, size, min(length, text), D, BQ, BD)
@@ -105,7 +104,7 @@ def best_keys_kernel(
             scores = _dot(q, k) * scale
             scores = tl.where((position < right)[None, :], scores, -3.0e38)
             highest = tl.maximum(highest, tl.max(tl.reshape(scores, [BQ, BS, BW]), 2))
-        # The same for each segment, once.
+        # Repeat for each segment.
         number = tl.load(candidates + program * C + base + segment, mask=base + segment < C, other=0)
         left, right = tl.load(offsets + batch * f_b + number), tl.load(offsets + batch * f_b + number + 1)
         selectable = (right > left) & ~_in_window(left, right - 1, start, size, margin)
@@ -116,7 +115,7 @@ def best_keys_kernel(
 
 @triton.jit
 def _selected(offsets, f_b, batch, number, off, start, size, margin, sinks, valid):
-    """Positions of segments, and True where a block attends to them as selected: no projected key, sink or local."""
+    """Return the positions of segments, and True where a block attends to them only because it selects them."""
     left = tl.load(offsets + batch * f_b + number, mask=valid, other=0)
     right = tl.load(offsets + batch * f_b + number + 1, mask=valid, other=0)
     position = left + off
@@ -126,7 +125,7 @@ def _selected(offsets, f_b, batch, number, off, start, size, margin, sinks, vali
 
 @triton.jit
 def _partial_lse(partial_lse, query_at, inside):
-    """Log-sum-exp of the other keys; where there is none, as in a row of padding, no infinity."""
+    """Load the log-sum-exp of the other keys; replace the infinity of a query without keys, as in padding."""
     return tl.maximum(tl.load(partial_lse + query_at, mask=inside, other=0.0), -1.0e30)
 
 
@@ -137,7 +136,7 @@ def attend_kernel(
     N, H, M, D, C, length, size, margin, sinks, scale,
     BQ: tl.constexpr, BK: tl.constexpr, BW: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """Extend a block's softmax over other keys, `partial` and its log-sum-exp, by the selected keys."""
+    """Extend the softmax of a block over other keys, `partial` and its log-sum-exp, by the selected keys."""
     block, head, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     start, program = block * size, (batch * H + head) * N + block
     q = _block(queries, q_b, q_n, q_h, batch, head, start, size, length, D, BQ, BD)
@@ -175,7 +174,7 @@ def attend_backward_kernel(
     N, H, M, D, C, length, size, margin, sinks, scale,
     BQ: tl.constexpr, BK: tl.constexpr, BW: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of a block's queries and of its partial softmax; `deltas` are FlashAttention's D."""
+    """Write the gradients of a block's queries and of its partial softmax; `deltas` are FlashAttention's D."""
     block, head, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     start, program = block * size, (batch * H + head) * N + block
     query, column, slot = tl.arange(0, BQ), tl.arange(0, BD), tl.arange(0, BK)
@@ -218,7 +217,7 @@ def segments_backward_kernel(
     N, H, M, D, C, length, size, margin, sinks, scale,
     BQ: tl.constexpr, BW: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of (a part of) a segment's keys and values, from the blocks that selected it.
+    """Write the gradients of (part of) a segment's keys and values, from the blocks that selected it.
 
     `blocks` (B, h, N c) are these, sorted by segment; those of segment j begin at `first[j]`, (B, h, m + 1).
     """

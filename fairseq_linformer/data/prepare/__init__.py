@@ -1,1 +1,1 @@
-"""Offline preparation: texts and tables into the binary datasets that fairseq reads."""
+"""Offline preparation of texts and tables as the binary datasets that fairseq reads."""

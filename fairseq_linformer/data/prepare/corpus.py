@@ -1,4 +1,4 @@
-"""Text files into a folder that fairseq's masked_lm task trains on.
+"""Preparation of text files as a folder that fairseq's masked_lm task trains on.
 
 The text is read twice and never held in memory as a whole. The first pass checks every byte and samples lines for the
 vocabulary. The second encodes chunks of lines in worker processes and writes the ids in fairseq's binary format.
@@ -45,7 +45,7 @@ from .vocabulary_training import LineSample, check_vocab_size, train_sentencepie
 DEFAULT_VOCAB_SIZE = 8000
 DEFAULT_SAMPLE_CHARACTERS = 10_000_000
 STANDARD_INPUT = Path("-")
-_SPOOL_FILE = "standard-input"  # where it waits for the second pass
+_SPOOL_FILE = "standard-input"  # standard input, kept for the second pass
 
 # A fixed number, not that of the machine's cores: it changes how sentencepiece rounds partial sums, and the vocabulary
 # should not depend on the machine that trained it.
@@ -57,7 +57,7 @@ _CHUNKS_PER_WORKER = 4
 
 
 class Items(NamedTuple):
-    """Items one after another: their ids (uint16 or uint32), and the length of each (int32)."""
+    """Consecutive items: their ids (uint16 or uint32), and the length of each (int32)."""
 
     ids: np.ndarray
     sizes: np.ndarray
@@ -94,7 +94,7 @@ def prepare_corpus(
     seed: int = 1,
     workers: int | None = None,
 ) -> dict[str, float]:
-    """Make the folder `out`: train and valid as .bin and .idx, dict.txt, the tokenizer's files and corpus.json.
+    """Write the folder `out`: train and valid as .bin and .idx, dict.txt, the tokenizer's files and corpus.json.
 
     An item of the dataset is a line and </s>; the end of a document is an item of only </s>, as fairseq-preprocess
     stores a blank line. `out` appears when it is complete; until then the work is in `out`.partial.
@@ -103,7 +103,8 @@ def prepare_corpus(
         train: text files (plain, .gz, .xz), folders of them, or "-" for standard input.
         valid: the same, for validation; empty for none.
         out: the folder; it must not exist, or be empty.
-        tokenizer: whatever ``load_tokenizer`` takes, or a folder with GPT-2's files alone; None to train a vocabulary.
+        tokenizer: anything that ``load_tokenizer`` takes, or a folder with GPT-2's files alone; None to train a
+            vocabulary.
         vocab_size: pieces of the vocabulary that is trained (default DEFAULT_VOCAB_SIZE).
         sample_characters: of `train`, at most, to train the vocabulary on (default DEFAULT_SAMPLE_CHARACTERS).
         seed: of that sample, at least 0.
@@ -114,7 +115,7 @@ def prepare_corpus(
 
     Raises:
         OSError: a file is missing or cannot be read or written, or a worker process was killed.
-        UserError: an option cannot work, a text cannot be used, or `out` is in use; the message names it.
+        UserError: an option or a text is invalid, or `out` is in use; the message names it.
     """
     started = time.monotonic()
     check_data_path(out)
@@ -140,7 +141,7 @@ def prepare_corpus(
 
 
 def _given_tokenizer(place: Path) -> Tokenizer:
-    """Load the tokenizer of a place; GPT-2's files make one without dict.txt, too."""
+    """Load the tokenizer of a folder or file; GPT-2's files need no dict.txt."""
     encoder, merges = place / ENCODER_FILE, place / MERGES_FILE
     return GPT2Tokenizer(encoder, merges, dictionary_in(place)) if encoder.is_file() else load_tokenizer(place)
 
@@ -263,7 +264,7 @@ def encode_items(tokenizer: Tokenizer, lines: Sequence[str]) -> Items:
 def chunk_encoder(tokenizer: Tokenizer, folder: Path, workers: int) -> Iterator[Callable[[Iterable[Chunk]], Encoded]]:
     """Yield a function from chunks to the items and the bytes of each, in order.
 
-    One worker is this process; several are processes, which read the tokenizer that is saved in `folder`.
+    One worker is this process; several are processes, which load the tokenizer that is saved in `folder`.
     """
     if workers == 1:
         yield lambda chunks: ((encode_items(tokenizer, chunk.lines), chunk.bytes_read) for chunk in chunks)
@@ -304,7 +305,7 @@ def _encode_in_worker(folder: Path, lines: list[str]) -> Items:
 
 
 def _start_worker() -> None:
-    """Leave Ctrl-C and SIGHUP to the main process, which stops the workers, and end this one when that one ends.
+    """Ignore Ctrl-C and SIGHUP, so that the main process stops the workers, and end this process when that one ends.
 
     SIGTERM ends a worker at once. The handler that it inherits from the main process would raise an exception, which
     the pool would take for the result of the chunk.

@@ -1,4 +1,4 @@
-"""Rows of text and label, and how a row's text becomes ids."""
+"""Rows of text and label, and the encoding of their texts."""
 
 import re
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ import numpy as np
 from ...errors import UserError
 from ..tokenizer import Tokenizer
 
-# What str.splitlines breaks at, and the tab. Runs of plain spaces stay: byte-level BPE has pieces for them.
+# Characters at which str.splitlines breaks, and the tab. Runs of spaces stay: byte-level BPE has pieces for them.
 WHITESPACE = re.compile(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")
 
 Label = str | tuple[str, ...]
@@ -17,14 +17,13 @@ Label = str | tuple[str, ...]
 
 @dataclass(frozen=True)
 class Example:
-    """One row.
+    """Row of a labelled task.
 
     Attributes:
         text: the text; for token labels its words.
-        label: a class or a number; several classes of a multi-label task, or the class of each word; None where it is
-            not known.
+        label: a class or a number; several classes of a multi-label task, or the class of each word; None if unknown.
         second: the second text of a pair.
-        where: the row's place in the user's file, for errors.
+        where: the row's location in the user's file, for errors.
     """
 
     text: str | tuple[str, ...]
@@ -36,11 +35,11 @@ class Example:
 def encode_columns(
     batch: Sequence[Example], tokenizer: Tokenizer, *, pairs: bool, where: str, before: int = 0
 ) -> list[list[np.ndarray]]:
-    """Encode the texts of some rows, and of the second texts for pairs, int32 of shape (tokens,) each.
+    """Encode the texts of rows, and of the second texts for pairs, int32 of shape (tokens,) each.
 
     Raises:
-        UserError: a row has no text, is not `pairs`, or of its text no piece is left; the message starts with the
-            row's own `where`, or with that given here and its number, counted from 1 after `before` others.
+        UserError: a row has no text, is not `pairs`, or its text has no piece; the message starts with the row's own
+            `where`, or with the given one and the row's number, counted from 1 after `before` others.
     """
     columns: list[list[str]] = [[], []] if pairs else [[]]
     places = _places(batch, where, before)
@@ -62,25 +61,24 @@ def encode_columns(
 
 
 def names_of(label: Label | None) -> tuple[str, ...]:
-    """Return the classes of a label, which may be one, several or none."""
+    """Return the classes of a label, of which there may be one, several or none."""
     return () if label is None else (label,) if isinstance(label, str) else label
 
 
 def _places(batch: Sequence[Example], where: str, before: int) -> list[str]:
-    """Return the names of rows in errors."""
     return [example.where or f"{where} {row}" for row, example in enumerate(batch, before + 1)]
 
 
 def encode_words(
     batch: Sequence[Example], tokenizer: Tokenizer, *, where: str, before: int
 ) -> tuple[list[list[np.ndarray]], list[np.ndarray]]:
-    """Encode rows of words, at least one each; return also how many pieces each word of a row has, at least one."""
-    unknown = np.array([tokenizer.dictionary.unk()], dtype=np.int32)  # of a word of which no piece is left
+    """Encode rows of words, at least one each; also return the number of pieces, at least one, of each word."""
+    unknown = np.array([tokenizer.dictionary.unk()], dtype=np.int32)  # of a word without pieces
     pieces, sizes = [], []
     for place, example in zip(_places(batch, where, before), batch, strict=True):
         if isinstance(example.text, str) or example.second is not None or not example.text:
             raise UserError(f"{place}: all must be lists of words, as the first of train is")
-        # Every word but the first follows a space, which byte-level BPE needs to see, and sentencepiece adds itself.
+        # Every word but the first follows a space, which byte-level BPE needs, and sentencepiece adds itself.
         spaced = [WHITESPACE.sub(" ", f"{' ' if number else ''}{word}") for number, word in enumerate(example.text)]
         ids = [encoded if encoded.size else unknown for encoded in tokenizer.encode(spaced)]
         pieces.append(np.concatenate(ids))

@@ -70,7 +70,7 @@ def _read(path: Path, file: SourceFile, task: Task) -> Iterator[Example | None]:
 
 
 def _label(value: str, task: Task, where: str) -> str:
-    """Return the class or the score, as the file has it, if the task has such a one."""
+    """Return the class or the score of a row; it must be one of the task."""
     score = number_of(value)
     works = value in task.classes if task.classes else score is not None and 0.0 <= score <= task.scale
     if not works:
@@ -129,7 +129,7 @@ def _task_file(member: str) -> str | None:
 
 
 def _write_mrpc(train: Path, test: Path, dev_ids: Path, folder: Path) -> None:
-    """Make GLUE's three files from the original corpus. The dev set is given as a list of pairs of ids in train."""
+    """Write GLUE's three files from the original corpus. The dev set is given as a list of pairs of ids in train."""
     pairs = {tuple(line.split("\t")) for line in dev_ids.read_text(encoding="utf-8").splitlines()}
     header, *rows = train.read_text(encoding="utf-8").rstrip("\n").split("\n")
     for name, wanted in (("train.tsv", False), ("dev.tsv", True)):

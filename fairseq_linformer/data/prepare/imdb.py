@@ -1,4 +1,4 @@
-"""The IMDB reviews (Maas et al., 2011, "Large Movie Review Dataset v1.0") in their official layout, aclImdb/.
+"""IMDB reviews (Maas et al., 2011, "Large Movie Review Dataset v1.0") in their official layout, aclImdb/.
 
 The official data has no development set. Published results, those of RoBERTa's and Linformer's papers among them, are
 reported on the official test set, so it becomes the split "valid". To tune hyperparameters, hold out part of train. The
@@ -18,7 +18,7 @@ LABELS = {"neg": "negative", "pos": "positive"}  # folder: name of the class
 SPLITS = {"train": "train", "valid": "test"}  # fairseq's split: folder
 OFFICIAL_ROWS = 25_000  # of each split, 12,500 of each label
 REVIEW = re.compile(r"\d+_\d+\.txt")  # <number>_<stars>.txt
-# What is unpacked of an archive: the labelled reviews, where the official layout has them.
+# The members of an archive that are unpacked: the labelled reviews in the official layout.
 MEMBER = re.compile(rf"(?:\./)?(?:aclImdb/)?((?:train|test)/(?:neg|pos)/{REVIEW.pattern})")
 LINE_BREAKS = re.compile(r"(?:\s*<br />)+\s*")
 

@@ -1,25 +1,25 @@
-"""Labelled texts, one or two per row, into the folder that our ``text_prediction`` task reads.
+"""Labelled texts, one or two per row, as the folder that our ``text_prediction`` task reads.
 
 ::
 
-    OUT/dict.txt and the tokenizer's model       so that the folder alone says how to encode another text
-    OUT/task.json                                the task's record, its classes among it, and counts
+    OUT/dict.txt and the tokenizer's model       so that the folder suffices to encode another text
+    OUT/task.json                                the task's record with its classes, and counts
     OUT/input0/{dict.txt,train.bin,train.idx,valid.bin,...}   the text:        pieces </s>
     OUT/input1/{...}                                          the second text, for pairs only
     OUT/label/{dict.txt,train.bin,...}                        one item per row, see below
     OUT/label/{train.label,...}                               instead of them, for a regression: a number per line
 
-An item of ``label`` is, by the kind of the task:
+An item of ``label`` depends on the type of label:
 
 - single-label: ``class </s>``
 - multi-label: each class of the row once, by number, then ``</s>``; a row may have none
-- token-label: for each piece of the text the class of its word where the word begins, ``<pad>`` elsewhere, then
-  ``</s>``. Where labels are not known, ``<unk>`` stands where a word begins.
+- token-label: for each piece of the text the class of its word if the word begins with it, else ``<pad>``; then
+  ``</s>``. An unknown label is ``<unk>`` at the start of its word.
 
-The ``<s>`` in front (``task.init_token=0``), the second separator of a pair (``task.separator_token=2``) and shortening
-(``task.truncation`` of our ``text_prediction``) are the task's work, at each load. Labels are numbered by their sorted
-names, not by frequency as fairseq-preprocess does, so two preparations of a task always agree; names are read from
-``label/dict.txt``, where the n-th line is class n - 1.
+The task adds the ``<s>`` in front (``task.init_token=0``) and the second separator of a pair
+(``task.separator_token=2``), and truncates (``task.truncation`` of our ``text_prediction``), at each load. Labels are
+numbered by their sorted names, not by frequency as fairseq-preprocess does, so that two preparations of a task always
+agree; names are read from ``label/dict.txt``, whose n-th line is class n - 1.
 """
 
 import contextlib
@@ -56,18 +56,18 @@ def write_labelled(
     """Encode every split and write the folder `out`, which appears only when it is complete.
 
     Args:
-        out: the folder to make.
-        task: the record. Where it names no classes, and is no regression, they are those that occur in train.
-        splits: fairseq's split names and their rows, read once and never held in memory. Rows of "test", "test1", …
-            may all come without a label: then none is written (but for token labels, where words begin).
+        out: the folder.
+        task: the record. If it names no classes, and is no regression, they are those that occur in train.
+        splits: fairseq's split names and their rows, read once and never held in memory. Rows of "test", "test1", … may
+            all be without a label: then none is written (but for token labels, where words begin).
         tokenizer: that of the model.
 
     Returns:
         The summary, its task with the classes.
 
     Raises:
-        UserError: `out` is not empty; there is no "train" to find the classes in; a split has no rows; a row has no
-            text, no label or an impossible one, or is a pair among single texts or the reverse.
+        UserError: `out` is not empty; there is no "train" with classes; a split has no rows; a row has no text, no
+            valid label, or is a pair among single texts or the reverse.
     """
     check_data_path(out)
     if not task.classes and task.kind != "regression" and "train" not in splits:
@@ -98,7 +98,7 @@ def write_labelled(
 
 @dataclass
 class _Split:
-    """Counts of a split, a label per row, and for token labels how many pieces each word has."""
+    """Counts of a split, a label per row, and for token labels the number of pieces of each word."""
 
     counts: SplitCounts = field(default_factory=SplitCounts)
     labels: list[Label | None] = field(default_factory=list)
@@ -119,7 +119,7 @@ def _write_texts(prefixes: Sequence[Path], examples: Iterable[Example], tokenize
                 written.words += words
             else:
                 columns = encode_columns(batch, tokenizer, pairs=len(writers) == 2, where=where, before=before)
-            lengths = np.full(len(batch), len(writers), dtype=np.int64)  # <s>, or what separates the two
+            lengths = np.full(len(batch), len(writers), dtype=np.int64)  # <s>, or the separator of the two
             for pieces, write in zip(columns, writers, strict=True):
                 lengths += _write_items(write, [[*ids.tolist(), dictionary.eos()] for ids in pieces])
                 counts.unknown += sum(int((ids == dictionary.unk()).sum()) for ids in pieces)
@@ -140,7 +140,7 @@ def _write_items(write: Write, items: Sequence[Sequence[int]]) -> np.ndarray:
 def _write_labels(
     folder: Path, task: Task, splits: Mapping[str, _Split]
 ) -> tuple[tuple[str, ...], dict[str, Counter[str]]]:
-    """Write the labels of every split that has them; return the classes by number, and their counts by split."""
+    """Write the labels of every labelled split; return the classes by number, and their counts by split."""
     folder.mkdir()
     labels: dict[str, list[Label]] = {}
     for split, written in splits.items():
@@ -171,7 +171,7 @@ def _write_labels(
 def _label_items(
     split: str, task: Task, labels: Sequence[Label] | None, words: Sequence[np.ndarray], dictionary: Dictionary
 ) -> Iterator[list[int]]:
-    """Yield the item of each row, as in the module's docstring; labels are None where they are not known."""
+    """Yield the item of each row, as in the module's docstring; unknown labels are None."""
     names = set(label_names(dictionary))
     for row, label in enumerate([("<unk>",) * len(sizes) for sizes in words] if labels is None else labels):
         if labels and (unknown := [name for name in names_of(label) if name not in names]):

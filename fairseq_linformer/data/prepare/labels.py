@@ -1,4 +1,4 @@
-"""Labels in the columns of a table, and the type of label that they are."""
+"""Labels in the columns of a table, and their type."""
 
 import ast
 import contextlib
@@ -13,16 +13,16 @@ from ...errors import UserError
 from .examples import Example, Label, names_of
 from .table import Row
 
-FEW = 20  # different labels: more whole numbers than that may be scores, and more texts, half of the rows, no classes
+FEW = 20  # different labels: more whole numbers may be scores, and more texts, half of the rows, no classes
 TRUE, FALSE = ("1", "1.0", "true"), ("0", "0.0", "false")
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The names of the columns that are read.
+    """Names of the columns that are read.
 
     `labels`: one, or a column of 0 and 1 for each class of a multi-label task. `group`: rows with the same value stay
-    in one split. `separator` stands between the classes of a multi-label row.
+    in one split. `separator` separates the classes of a multi-label row.
     """
 
     text: str
@@ -34,7 +34,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class TableRow(Example):
-    """A row of a table with its label as text, or several as a tuple, and the value of its group."""
+    """Row of a table with its label as text, or several as a tuple, and the value of its group."""
 
     group: str | None = None
 
@@ -62,9 +62,9 @@ def _is_true(row: Row, column: str) -> bool:
 
 
 def _parse_list(text: str, row: Row, column: str) -> object:
-    """Return the list that a text in brackets is, as JSON or Python writes it; another text itself.
+    """Return the list in a text in brackets, as JSON or Python writes it; return any other text unchanged.
 
-    numpy's list has no commas, and tables from pandas hold such: Python would read ['a' 'b'] as ['ab'].
+    Lists of numpy, which pandas writes to tables, have no commas: Python would read ['a' 'b'] as ['ab'].
     """
     for parse in (json.loads, ast.literal_eval):
         with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
@@ -111,7 +111,7 @@ def drop_decimals(splits: dict[str, list[TableRow]]) -> dict[str, list[TableRow]
 
 
 def find_label_type(rows: Sequence[TableRow], columns: Columns) -> str:
-    """Return the type of label if the values leave no doubt of it."""
+    """Return the type of label if the values determine it."""
     labels = [row.label for row in rows if row.label is not None]
     if rows and isinstance(rows[0].text, tuple):
         return "token-label"

@@ -1,4 +1,4 @@
-"""Own labelled data: rows of tables into the splits of a task, and an audit of them.
+"""Division of labelled tables into the splits of a task, and an audit of them.
 
 No text is changed; rows that are left out, or look wrong, are counted in notes.
 """
@@ -22,12 +22,12 @@ from .table import Row
 from .text_files import is_blank
 
 SPLITS = ("train", "valid", "test")
-BINS = 10  # of scores: rows of a tenth of them are divided as those of a class
+BINS = 10  # of scores: rows of each tenth are divided in the same proportions, as those of a class
 
 
 @dataclass(frozen=True)
 class OwnData:
-    """A task, its splits, and notes on them, a line each."""
+    """Task, its splits, and notes on them, a line each."""
 
     task: Task
     splits: Mapping[str, Sequence[Example]]
@@ -42,18 +42,18 @@ def own_data(
     kind: str | None = None,
     seed: int = 1,
 ) -> OwnData:
-    """Make a task of tables.
+    """Make a task from tables.
 
     Args:
         name: of the task.
-        tables: the rows of train, and of valid and test where these have tables of their own.
-        columns: of texts and labels. Rows of test may have no label, all of them: then none is written.
-        fractions: the splits that train is divided into, and their shares; empty where it is train alone.
-        kind: the type of label, one of KINDS; None: as the values say.
+        tables: the rows of train, and of valid and test if these have separate tables.
+        columns: of texts and labels. Rows of test may all be without a label: then none is written.
+        fractions: the splits that train is divided into, and their shares; empty for train alone.
+        kind: the type of label, one of KINDS; None to derive it from the values.
         seed: of the division.
 
     Raises:
-        UserError: a row does not fit the others, a split has no rows, or labels may be of several types.
+        UserError: a row does not fit the others, a split has no rows, or the type of label is ambiguous.
     """
     notes: list[str] = []
     splits = drop_decimals({split: list(_read(split, rows, columns)) for split, rows in tables.items()})
@@ -83,7 +83,7 @@ def own_data(
 
 
 def _read(split: str, rows: Iterable[Row], columns: Columns) -> Iterator[TableRow]:
-    """Yield the rows; the text of a row is empty where one of its texts is blank or null."""
+    """Yield the rows; the text of a row is empty if one of its texts is blank or null."""
     names = [columns.text] if columns.second is None else [columns.text, columns.second]
     for row in rows:
         if any(row.value(name) is None for name in names):
@@ -101,9 +101,9 @@ def _read(split: str, rows: Iterable[Row], columns: Columns) -> Iterator[TableRo
 
 
 def _leave_out_empty(split: str, rows: Sequence[TableRow], notes: list[str]) -> list[TableRow]:
-    """Return the rows that have a text and a label; all rows with a text of a test set that has no label at all."""
+    """Return the rows that have a text and a label; if a test set has no label at all, all rows with a text."""
     filled = [row for row in rows if row.text]
-    if split == "test" and not any(row.label for row in filled):  # no class of several in any row is no label either
+    if split == "test" and not any(row.label for row in filled):  # a row without classes is unlabelled if all are
         notes.append("test: has no labels")
         labelled = [replace(row, label=None) for row in filled]
     else:
@@ -115,13 +115,13 @@ def _leave_out_empty(split: str, rows: Sequence[TableRow], notes: list[str]) -> 
 
 
 def text_key(example: Example) -> str:
-    """Return what two rows have in common whose texts differ in nothing but capitals and white space."""
+    """Return a text without differences in case and white space."""
     text = example.text if isinstance(example.text, str) else " ".join(example.text)
     return "\0".join(" ".join(part.casefold().split()) for part in (text, example.second or ""))
 
 
 def _repeated_texts(rows: Sequence[TableRow]) -> Iterator[str]:
-    """Yield notes on texts in several rows, and on those among them that have different labels."""
+    """Yield notes on texts in several rows, and on those of them that have different labels."""
     by_text: dict[str, list[Hashable]] = defaultdict(list)
     for row in rows:
         classes = frozenset(names_of(row.label)) if isinstance(row.text, str) else names_of(row.label)
@@ -136,7 +136,7 @@ def _repeated_texts(rows: Sequence[TableRow]) -> Iterator[str]:
 
 
 def _leave_out_leaks(splits: dict[str, list[TableRow]]) -> Iterator[str]:
-    """Leave out of train what valid or test hold, too, and out of valid what test holds; test stays as it is."""
+    """Leave out of train the texts of valid or test, and out of valid those of test; test is unchanged."""
     order = [split for split in SPLITS if split in splits]
     for number, split in enumerate(order):
         later = {key for name in order[number + 1 :] for row in splits[name] for key in _keys(row)}
@@ -147,7 +147,6 @@ def _leave_out_leaks(splits: dict[str, list[TableRow]]) -> Iterator[str]:
 
 
 def _keys(row: TableRow) -> list[Hashable]:
-    """Return what no two splits may have in common."""
     return [text_key(row)] + ([] if row.group is None else [("group", row.group)])
 
 
@@ -176,7 +175,7 @@ def _classes(splits: Mapping[str, Sequence[TableRow]], notes: list[str]) -> list
 
 
 def quantile_bins(scores: Sequence[float]) -> list[str]:
-    """Return the bin of each score, of BINS with about as many scores each; equal scores share one."""
+    """Return the bin of each score, one of BINS quantiles; equal scores share a bin."""
     edges = np.unique(np.quantile(scores, np.linspace(0, 1, BINS + 1)[1:-1]))
     return [str(number) for number in np.searchsorted(edges, scores, side="right")]
 
@@ -193,7 +192,7 @@ def split_rows(
         keys: of each row its text and, if any, its group.
         labels: of each row; it may have none.
         fractions: the share of the units that each split gets.
-        seed: another one, another split.
+        seed: of the division.
     """
     units = _connect(keys)
     frequency = Counter(chain.from_iterable(map(set, labels)))
@@ -222,7 +221,7 @@ def split_rows(
 
 
 def _merge_rare(strata: Sequence[str], size: int) -> list[str] | None:
-    """Merge the strata of too few units for scikit-learn to divide; None if that leaves one."""
+    """Merge the strata with too few units for scikit-learn to divide; return None if that leaves one."""
     least = max(2, math.ceil(len(strata) / size), math.ceil(len(strata) / (len(strata) - size)))
     counts = Counter(strata)
     merged = ["" if counts[name] < least else name for name in strata]

@@ -20,7 +20,7 @@ BLOCK = 1 << 20  # bytes that are read at once
 
 
 class SourceSplit:
-    """The rows of a split, to be read once; rows that are None, broken ones, are left out and counted."""
+    """Rows of a split, to be read once; rows that are None, broken ones, are left out and counted."""
 
     def __init__(self, rows: Iterator[Example | None], official_rows: int) -> None:
         self.official_rows, self.read, self.broken = official_rows, 0, 0
@@ -35,17 +35,17 @@ class SourceSplit:
                 yield row
 
     def report(self, name: str) -> str:
-        """Return a line on what was read, and what the official split has."""
+        """Return a line with the number of rows read, and that of the official split."""
         broken = f", {self.broken} broken rows left out" if self.broken else ""
         return f"{name}: {self.read:,} rows (officially {self.official_rows:,}{broken})"
 
 
-Target = Callable[[str], str | None]  # from the name of a member of an archive to its place in a folder, or None
+Target = Callable[[str], str | None]  # maps the name of a member of an archive to its path in a folder, or None
 
 
 @contextlib.contextmanager
 def as_folder(source: Path, target: Target, name: str | None = None) -> Iterator[Path]:
-    """Yield the folder `source`, or a temporary one with the wanted files of the archive `source` (zip, tar, tar.*).
+    """Yield the folder `source`, or a temporary one with the required files of the archive `source` (zip, tar, tar.*).
 
     In the body, errors that name a file in the temporary folder name the archive, or `name`, and the member.
     """
@@ -75,13 +75,13 @@ def unpack(archive: Path, folder: Path, target: Target) -> None:
                     shutil.copyfileobj(stream, copy)
     except (zipfile.BadZipFile, tarfile.TarError, EOFError, LZMAError, zlib.error, RuntimeError, OSError) as error:
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
-            raise  # an error of the disk; those of the readers are a seek to nowhere, or have no number
+            raise  # an error of the disk; those of the readers are an invalid seek, or have no number
         raise UserError(f"{archive} cannot be read as a zip or tar archive: {error}") from error
 
 
 def _zip_members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
     with zipfile.ZipFile(archive) as zipped:
-        if damaged := zipped.testzip():  # of all members: a wanted one may have a damaged name
+        if damaged := zipped.testzip():  # of all members, as a required one may have a damaged name
             raise zipfile.BadZipFile(f"{damaged} is damaged")
         yield from ((name, zipped.open(name)) for name in zipped.namelist())
 
@@ -90,7 +90,7 @@ def _tar_members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
     with tarfile.open(archive) as tarred:
         yield from ((file.name, cast("IO[bytes]", tarred.extractfile(file))) for file in tarred if file.isfile())
         while cast("IO[bytes]", tarred.fileobj).read(BLOCK):
-            pass  # up to the checksum of the whole archive, which is compared when it is reached
+            pass  # to the checksum of the whole archive, which is compared at its end
 
 
 def download(base: str, files: Mapping[str, str]) -> dict[str, Path]:
@@ -100,13 +100,13 @@ def download(base: str, files: Mapping[str, str]) -> dict[str, Path]:
         OSError: the server cannot be reached, or lacks a file.
         UserError: a file does not have the official checksum, or the address has an unknown protocol.
     """
-    import pooch  # here: tests of a GPU, on a machine without a network, prepare nothing
+    import pooch  # imported here: tests on a GPU without a network prepare nothing
 
     store = pooch.create(pooch.os_cache(CACHE), base.rstrip("/") + "/", registry=dict(files), retry_if_failed=3)
     pooch.get_logger().setLevel("WARNING")
     try:
         return {name: Path(store.fetch(name, progressbar=True)) for name in files}
-    except ValueError as error:  # pooch's word for both
+    except ValueError as error:  # pooch's message for both
         raise UserError(f"{base}: {error}") from error
 
 

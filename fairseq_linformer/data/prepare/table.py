@@ -1,7 +1,7 @@
 """Tables of texts and labels: text files, Parquet, data sets of the library ``datasets``, a folder per class.
 
-CSV and JSON lines are read with Python's own modules, as ``datasets`` would change labels: it takes text that looks
-like a date for a date, and whole numbers in a column that also holds others for floating-point numbers.
+CSV and JSON lines are read with Python's own modules, as ``datasets`` would change labels: it parses text that looks
+like a date, and turns whole numbers in a column that also holds others into floating-point numbers.
 """
 
 import csv
@@ -19,24 +19,24 @@ from ...errors import UserError
 from .examples import Example
 from .text_files import check_line_ends, decoded, is_blank, is_hidden, suffix_of, unpacked
 
-SURROGATE = re.compile("[\ud800-\udfff]")  # half of a character: JSON can write it, no tokenizer can read it
-DELIMITERS = ",;\t"  # of CSV: the header tells which
+SURROGATE = re.compile("[\ud800-\udfff]")  # half of a character, which JSON can write and no tokenizer can read
+DELIMITERS = ",;\t"  # of CSV, found in the header
 UNIVERSAL_COLUMNS = 10  # of CoNLL-U (universaldependencies.org/format.html)
 UNIVERSAL_COMMENT = re.compile(r"#\s+(?:new(?:doc|par)\b|\w[\w.:-]*\s+=(?:\s|$))")  # above a sentence: # name = value
 UNIVERSAL_RANGE = re.compile(r"\d+[-.]\d+")  # id of a line that is no word: a contraction, an elided word
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")  # OWNER/NAME, or OWNER/NAME:CONFIGURATION
 WHOLE = ""  # the split of a table without splits
-SPLIT_NAMES: Mapping[str, str] = {"validation": "valid", "val": "valid", "dev": "valid"}  # others keep their names
+SPLIT_NAMES: Mapping[str, str] = {"validation": "valid", "val": "valid", "dev": "valid"}  # other names are kept
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table.
+    """Row of a table.
 
     Attributes:
         where: file and line, or number of the row, for errors.
-        values: by column: text, or numbers, lists and None where the format has them.
+        values: by column: text, or numbers, lists and None if the format has them.
     """
 
     where: str
@@ -53,7 +53,7 @@ class Row:
         return self.values[column]
 
     def text(self, column: str) -> str | tuple[str, ...]:
-        """Return the text of a column, or its words where the value is a list; nothing else may be there."""
+        """Return the text of a column, or its words if the value is a list; reject other values."""
         value = self.value(column)
         words = value if isinstance(value, list | tuple) else [value]
         texts = tuple(word for word in words if isinstance(word, str) and not SURROGATE.search(word))
@@ -62,7 +62,7 @@ class Row:
         return texts[0] if isinstance(value, str) else texts
 
     def plain_text(self, column: str) -> str:
-        """Return the text of a column; a list of words is an error, too."""
+        """Return the text of a column; reject a list of words."""
         if isinstance(text := self.text(column), str):
             return text
         raise UserError(f"{self.where}: {column} is a list of words, it must be text")
@@ -74,10 +74,10 @@ def parse_rows(lines: Iterable[bytes], file_format: str, source: str) -> Iterato
     Args:
         lines: of a file that was opened in binary mode: a carriage return within a text is text.
         file_format: one of FORMATS. ``txt``: a text per line, in the column "text". ``csv``: a header, and fields
-            between commas, semicolons or tabs, in quotes where they hold such or line ends (RFC 4180). ``tsv``: a
-            header, and fields between tabs, in which quotes are text. ``jsonl``: an object per line. ``conll``: a word
-            per line with its labels, between tabs or spaces; a blank line ends a sentence. Its columns are numbers, "0"
-            from the left or "-1" from the right, and hold lists.
+            between commas, semicolons or tabs, quoted if they contain these or line ends (RFC 4180). ``tsv``: a header,
+            and fields between tabs, in which quotes are text. ``jsonl``: an object per line. ``conll``: a word per line
+            with its labels, between tabs or spaces; a blank line ends a sentence. Its columns are numbers, "0" from the
+            left or "-1" from the right, and hold lists.
         source: name of the file in errors.
 
     Raises:
@@ -95,7 +95,7 @@ def read_rows(
 
 
 def check_filled(rows: Iterable[Example], source: str, *, words: bool) -> None:
-    """Read rows, of lists of words only where `words`, to their end: errors come before the first prediction."""
+    """Read rows, of lists of words only if `words`, to their end: errors come before the first prediction."""
     row = None
     for row in rows:
         if not words and not isinstance(row.text, str):
@@ -107,7 +107,7 @@ def check_filled(rows: Iterable[Example], source: str, *, words: bool) -> None:
 
 
 def _decode_lines(lines: Iterable[bytes], source: str) -> Iterator[tuple[str, str]]:
-    """Yield the place of each line, and the line with its end."""
+    """Yield the location of each line, and the line with its end."""
     for number, line in enumerate(lines, 1):
         where = f"{source}, line {number}"
         if number == 1:
@@ -212,7 +212,7 @@ def _parse_conll(lines: Iterable[bytes], source: str) -> Iterator[Row]:
 
 
 def _is_comment(line: str, fields: Sequence[str], has_tabs: bool, of_file: bool, of_sentence: bool) -> bool:
-    """Return True for a comment above the first word of a file or sentence, and for what CoNLL-U has besides words."""
+    """Return True for a comment above the first word of a file or sentence, and for non-words of CoNLL-U."""
     if (of_file and line.startswith("# ")) or (of_sentence and UNIVERSAL_COMMENT.match(line)):
         return True
     if has_tabs and line.startswith("#") and len(fields) == 1:
@@ -221,7 +221,7 @@ def _is_comment(line: str, fields: Sequence[str], has_tabs: bool, of_file: bool,
 
 
 def _sentence(where: str, tokens: Sequence[Sequence[str]]) -> Iterator[Row]:
-    """Yield the row of a sentence, without the mark of CoNLL-2003 that a document starts; none for no word."""
+    """Yield the row of a sentence, without CoNLL-2003's mark of a document's start; yield nothing without words."""
     tokens = tokens[1:] if tokens and tokens[0][0] == "-DOCSTART-" else tokens
     columns = list(zip(*tokens, strict=True))
     numbers = [*range(len(columns)), *(range(-len(columns), 0) if len(columns) > 1 else ())]
@@ -245,7 +245,7 @@ COLUMNAR = {".parquet": "parquet", ".arrow": "arrow"}
 
 
 def no_format(path: Path, endings: Iterable[str]) -> UserError:
-    """Return the error for a file whose name does not tell its format."""
+    """Return the error for a file whose format does not follow from its name."""
     return UserError(f"{path} ends in none of {', '.join(endings)}: --from names its format")
 
 
@@ -255,7 +255,7 @@ def read_table(path: Path, file_format: str | None = None) -> dict[str, Iterator
     Args:
         path: a file, text formats also as .gz or .xz; a folder that ``datasets`` saved; a folder with a folder of .txt
             files per class, whose columns are "text" and "label"; or the name of a data set of the Hub.
-        file_format: of a file, where its name does not tell: one of FORMATS, or ``parquet``.
+        file_format: one of FORMATS, or ``parquet``; by default it follows from the file's name.
     """
     if path.is_dir() and not (path / "state.json").is_file() and not (path / "dataset_dict.json").is_file():
         return {WHOLE: _read_classes(path)}
@@ -271,7 +271,7 @@ def read_table(path: Path, file_format: str | None = None) -> dict[str, Iterator
         raise no_format(path, [*ENDINGS, *COLUMNAR])
     if file_format in FORMATS:
         return {WHOLE: _read_file(path, file_format)}
-    with tempfile.TemporaryDirectory() as cache:  # where datasets writes a lock
+    with tempfile.TemporaryDirectory() as cache:  # datasets writes a lock there
         options = {"data_files": str(path), "split": "train", "streaming": True, "cache_dir": cache}
         return _read_dataset(str(path), lambda library: library.load_dataset(file_format, **options))
 
@@ -319,7 +319,7 @@ def _dataset_rows(dataset: Any, source: str) -> Iterator[Row]:
 
 
 def _name_classes(value: Any, names: Sequence[str]) -> Any:
-    """Return the name of a class, or those of a list; None for -1, a label that is not known."""
+    """Return the name of a class, or those of a list; None for -1, an unknown label."""
     if isinstance(value, list):
         return [_name_classes(number, names) for number in value]
     return None if value is None or value == -1 else names[value]

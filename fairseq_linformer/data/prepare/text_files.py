@@ -1,4 +1,4 @@
-"""Text files as a stream of lines: plain, .gz and .xz, checked as they are read.
+"""Text files as a stream of lines: plain, .gz and .xz, checked during reading.
 
 Memory does not grow with the files; each line must fit into it.
 """
@@ -31,20 +31,20 @@ CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some lines of the corpus, without white space around them; an empty line ends a document."""
+    """Lines of the corpus, without white space around them; an empty line ends a document."""
 
     lines: list[str]
     bytes_read: int  # of text, after decompression
 
 
 def find_files(names: Iterable[Path], held_out: Iterable[Path] = ()) -> list[Path]:
-    """Return the files that `names` stand for: a file for itself, a folder for all text files below it, sorted.
+    """Return the text files for `names`: a file for itself, a folder for all text files below it, sorted.
 
-    Hidden files and folders are no part of a folder: macOS and Jupyter keep their own there, also copies of texts.
+    Hidden files and folders are left out: macOS and Jupyter write some, also copies of texts.
 
     Args:
         names: of files and folders.
-        held_out: files to validate on, which no folder stands for.
+        held_out: validation files, which are left out of folders.
 
     Raises:
         FileNotFoundError: there is no such file or folder, or a folder holds no text files.
@@ -60,7 +60,7 @@ def find_files(names: Iterable[Path], held_out: Iterable[Path] = ()) -> list[Pat
             files += below
         elif name.is_file():
             files.append(name)
-        else:  # the text is read twice, which a pipe cannot be
+        else:  # the text is read twice, which a pipe does not allow
             raise FileNotFoundError(f"{name}: no such text file or folder (of a pipe, give - and standard input)")
     counts = Counter(map(os.path.realpath, files))
     for path in files:
@@ -72,7 +72,7 @@ def find_files(names: Iterable[Path], held_out: Iterable[Path] = ()) -> list[Pat
 
 
 def _texts_below(root: Path) -> Iterator[Path]:
-    """Yield the text files below a folder, and below the folders that links in it lead to, each once."""
+    """Yield the text files below a folder, and below the folders that its links lead to, each once."""
     visited = set()
     for folder, subfolders, files in os.walk(root, followlinks=True, onerror=_raise):
         subfolders[:] = [] if os.path.realpath(folder) in visited else sorted(filterfalse(is_hidden, subfolders))
@@ -90,20 +90,20 @@ def _raise(error: OSError) -> None:
 
 
 def is_hidden(name: str) -> bool:
-    """Return True for what an editor, a file system or a packer left: .ipynb_checkpoints, ._1.txt, __MACOSX."""
+    """Return True for files of an editor, a file system or a packer: .ipynb_checkpoints, ._1.txt, __MACOSX."""
     return name.startswith(".") or name == "__MACOSX"
 
 
 def read_chunks(files: Sequence[Path]) -> Iterator[Chunk]:
     """Read all lines of the files, in chunks of about CHUNK_BYTES.
 
-    A blank line ends a document, and so does the end of a file that another one follows. Runs of blank lines count
-    once, those before the first text not at all. Lines of zero-width characters alone are left out.
+    A blank line ends a document, and so does the end of a file unless it is the last. Runs of blank lines count once,
+    those before the first text not at all. Lines of zero-width characters alone are left out.
 
     Raises:
         OSError: a file cannot be read.
         UserError: text is not UTF-8 or has a zero byte, a compressed file is damaged, or a file holds no text. The
-            message names the file, and the line where there is one.
+            message names the file, and the line if there is one.
     """
     document_open = False
     for path in files:
@@ -115,7 +115,7 @@ def read_chunks(files: Sequence[Path]) -> Iterator[Chunk]:
             lines = []
             for raw_line in text.split("\n"):
                 line = raw_line.strip()
-                # Most lines begin with a letter, which is seen ten times as fast.
+                # Most lines begin with a letter, a check that is ten times as fast.
                 if line and not line[0].isalnum() and is_blank(line):
                     continue
                 if line or document_open:
@@ -134,7 +134,7 @@ def _read_text(path: Path) -> Iterator[tuple[str, int]]:
         while block := stream.read(CHUNK_BYTES) + stream.readline():
             if not lines_before:
                 check_line_ends(block, str(path))
-            zero = block.find(b"\0")  # UTF-16 is full of them
+            zero = block.find(b"\0")  # UTF-16 has many of them
             try:
                 text = block.decode("utf-8" if lines_before else "utf-8-sig")
             except UnicodeDecodeError as error:
@@ -147,14 +147,14 @@ def _read_text(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def suffix_of(path: Path) -> str:
-    """Return the ending of a file's name in small letters, below that of its packing (PACKED)."""
+    """Return the suffix of a file's name in lower case, without that of its compression (PACKED)."""
     suffix = path.suffix.lower()
     return path.with_suffix("").suffix.lower() if suffix in PACKED else suffix
 
 
 @contextlib.contextmanager
 def unpacked(path: Path) -> Iterator[BinaryIO]:
-    """Open a file, decompressed where its name ends as that of a packed one (PACKED)."""
+    """Open a file, decompressed if its suffix is one of PACKED."""
     unpack = PACKED.get(path.suffix.lower())
     try:
         with io.BufferedReader(unpack(path), CHUNK_BYTES) if unpack else path.open("rb") as stream:
@@ -175,7 +175,7 @@ def decoded(content: bytes, where: str, *, mark: bool = False) -> str:
 
 
 def check_line_ends(start: bytes, where: str) -> None:
-    """Raise a UserError for the start of a file whose lines end with carriage returns alone: it would be one line."""
+    """Raise a UserError if the start of a file has carriage returns alone as line ends: it would be one line."""
     if b"\n" not in start and start.rstrip(b"\r").count(b"\r") > 1:
         raise UserError(f"{where}: its lines end with carriage returns alone: convert it with tr '\\r' '\\n'")
 
@@ -183,7 +183,7 @@ def check_line_ends(start: bytes, where: str) -> None:
 def is_blank(text: str) -> bool:
     """Return True if a text has nothing but white space, zero-width characters and byte-order marks.
 
-    sentencepiece reads its own mark and U+FFFD, which replaces what could not be decoded, as spaces, too.
+    sentencepiece also reads its own mark and U+FFFD, which replaces undecodable bytes, as spaces.
     """
     return all(
         character.isspace() or character in "\u2581\ufffd" or unicodedata.category(character) in ("Cf", "Cc")

@@ -23,11 +23,11 @@ FEWEST_PIECES = 3 + 256 + 2
 
 
 class LineSample:
-    """A random sample of the lines so far, the same for the same seed.
+    """Random sample of the lines so far, the same for the same seed.
 
     This is a reservoir: each piece of a line draws a key, and the pieces with the smallest keys are kept. Once a key
     has been rejected, no larger one is accepted, so a piece's chance depends on neither its length nor its position.
-    Not sentencepiece's own sample (input_sentence_size), which counts lines: its memory and time grow with theirs.
+    The sample of sentencepiece (input_sentence_size) counts lines: its memory and time grow with their length.
 
     Args:
         characters: of the sample, at most; at least _PIECE_CHARACTERS.
@@ -66,7 +66,7 @@ def train_sentencepiece(lines: Sequence[str], model: Path, vocab_size: int, thre
     """Train a unigram model and write it to `model`. No text has unknown pieces in it.
 
     The rarest 0.05 % of characters, and those that the lines lack, become the pieces of their UTF-8 bytes: in text from
-    the web there are tens of thousands of these, and they would crowd out the words.
+    the web there are tens of thousands of these, and they would displace words.
 
     Args:
         lines: the text.
@@ -94,7 +94,7 @@ def train_sentencepiece(lines: Sequence[str], model: Path, vocab_size: int, thre
             minloglevel=2,  # errors only
         )
     except RuntimeError as error:
-        reason = str(error).rpartition("] ")[2]  # before it, it names a line of its source
+        reason = str(error).rpartition("] ")[2]  # before it is a line of sentencepiece's source
         raise UserError(f"vocabulary size {vocab_size}: {reason or 'there is no text'}") from error
     model.write_bytes(trained.getvalue())
 
