@@ -200,8 +200,8 @@ def kernel_times(call: Call) -> dict[str, float]:
         call()
         torch.cuda.synchronize()
     events = sorted(recorded.key_averages(), key=lambda event: -event.self_device_time_total)
-    whole = sum(event.self_device_time_total for event in events) or 1
-    return {event.key[:120]: round(event.self_device_time_total / whole, 3) for event in events}
+    total = sum(event.self_device_time_total for event in events) or 1
+    return {event.key[:120]: round(event.self_device_time_total / total, 3) for event in events}
 
 
 # --- the runner ---

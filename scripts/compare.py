@@ -287,7 +287,7 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     classes = [[*row["classes"][: len(LIMITS) + 1], *([row["beyond"]] if "beyond" in row else [])] for row in rows]
     seeds = ", ".join(map(str, first["perplexities"]))
     head = ["variant", "lr", "query-key products", f"perplexity (seed {seeds})", f"behind `{first['variant']}`"]
-    head += [f"{one['name']} ({100 * (one['share'] or 0):.0f} %)" for one in classes[0]]
+    head += [f"{figure['name']} ({100 * (figure['share'] or 0):.0f} %)" for figure in classes[0]]
     head += [f"{BEYOND}, ratio", "ms per update"]
     lines = [head]
     for row, columns in zip(rows, classes, strict=True):
@@ -297,7 +297,7 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         line += ["unknown" if row["share"] is None else f"{100 * row['share']:.3g} %"]
         line += [with_deviation([*row["perplexities"].values()], ".2f")]
         line += [with_deviation(behind, "+.1f") + " %" if behind and row is not first else ""]
-        line += [with_interval(one) for one in columns]
+        line += [with_interval(figure) for figure in columns]
         times = row["update"] and {name: 1000 * x for name, x in row["update"].items()}
         line += [with_interval(row.get("ratio")), with_interval(times, "seconds")]
         lines.append(line)

@@ -167,10 +167,10 @@ class MaskedText:
     def sequences(self, length: int) -> Iterator[Tensor]:
         """Yield batches of sequences of n tokens, as indices into the text (B, n - 1); the last sequence is shorter."""
         width = length - 1
-        whole = len(self.tokens) // width * width
-        yield from torch.arange(whole).view(-1, width).split(max(1, BATCH_TOKENS // length))
-        if whole < len(self.tokens):
-            yield torch.arange(whole, len(self.tokens)).unsqueeze(0)
+        full = len(self.tokens) // width * width
+        yield from torch.arange(full).view(-1, width).split(max(1, BATCH_TOKENS // length))
+        if full < len(self.tokens):
+            yield torch.arange(full, len(self.tokens)).unsqueeze(0)
 
     @torch.no_grad()
     def token_losses(self, roberta: Any, length: int) -> Tensor:

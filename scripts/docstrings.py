@@ -65,15 +65,15 @@ def collect_docstrings(
             modules[package].setdefault(module, path)  # as in the import system, the first on the path wins
     sizes = {package: sum(map(_quoted_bytes, files.values())) for package, files in modules.items()}
     for package in sorted(sizes, key=lambda package: (-sizes[package], package))[:packages]:
-        seen: set[str] = set()
-        found = 0
+        texts: set[str] = set()
+        text_bytes = 0
         for module in sorted(modules[package], key=_hash):
-            if found >= package_bytes:
+            if text_bytes >= package_bytes:
                 break
             for text in _docstrings_of(modules[package][module]):
-                if text not in seen:
-                    seen.add(text)
-                    found += len(text.encode())
+                if text not in texts:
+                    texts.add(text)
+                    text_bytes += len(text.encode())
                     yield Docstring(package, module, text)
 
 
@@ -83,10 +83,10 @@ def split_by_module(docstrings: Iterable[Docstring], valid_percent: int = 15) ->
     A hash of a module's name determines its split, which is therefore the same in every process and installation.
     """
     splits: dict[str, list[Docstring]] = {"train": [], "valid": []}
-    seen: set[str] = set()
+    texts: set[str] = set()
     for docstring in docstrings:
-        if docstring.text not in seen:
-            seen.add(docstring.text)
+        if docstring.text not in texts:
+            texts.add(docstring.text)
             splits["valid" if _hash(docstring.module) % 100 < valid_percent else "train"].append(docstring)
     return splits
 
@@ -130,9 +130,9 @@ def package_examples(
     largest = sorted(sizes, key=lambda package: (-sizes[package], package))[:classes]
     chosen = [package for package in largest if sizes[package] * 4 >= train_per_class]
     if len(chosen) < FEWEST_CLASSES:
-        found = ", ".join(f"{package} {sizes[package]}" for package in largest) or "none"
+        listed = ", ".join(f"{package} {sizes[package]}" for package in largest) or "none"
         raise UserError(
-            f"{len(chosen)} packages have {train_per_class // 4} docstrings or more to train on (found: {found}), but "
+            f"{len(chosen)} packages have {train_per_class // 4} docstrings or more to train on (found: {listed}), but "
             f"at least {FEWEST_CLASSES} are needed"
         )
     return {

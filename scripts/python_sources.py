@@ -59,10 +59,10 @@ def main() -> None:
         files = source_files()
         first = round(len(files) * VALID_SHARE)
         out.mkdir(parents=True, exist_ok=True)
-        for split, own in (("valid", files[:first]), ("train", files[first:])):
-            text = as_documents(own)
+        for split, split_files in (("valid", files[:first]), ("train", files[first:])):
+            text = as_documents(split_files)
             write_whole(out / f"{split}.txt", text)
-            print(f"{out / split}.txt: {len(own)} files, {len(text) / 1e6:.1f} million characters")
+            print(f"{out / split}.txt: {len(split_files)} files, {len(text) / 1e6:.1f} million characters")
 
 
 if __name__ == "__main__":

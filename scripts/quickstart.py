@@ -160,7 +160,7 @@ def compare_fine_tuning(folder: Path, checkpoint: Path, seeds: list[int], update
     data = folder / "data-classification"
     if not data.is_dir():
         write_labelled(data, own_task("docstrings", "single-label"), splits, load_tokenizer(folder / "data"))
-    words, majority = (found["valid"]["accuracy"] for found in fit_baselines(data))
+    words, majority = (metrics["valid"]["accuracy"] for metrics in fit_baselines(data))
     logs: dict[str, list[list[dict]]] = {"pretrained": [], "random weights": []}
     for seed in seeds:
         for name, start in (("pretrained", checkpoint), ("random weights", None)):

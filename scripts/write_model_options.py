@@ -33,7 +33,7 @@ def main() -> None:
 
 def options_yaml() -> str:
     """Return the content of the file."""
-    defaults = {name: own.default for name, own in OPTIONS.items()}
+    defaults = {name: option.default for name, option in OPTIONS.items()}
     return HEADER + yaml.safe_dump({"_name": "linformer_roberta", **defaults}, sort_keys=False)
 
 

@@ -84,11 +84,11 @@ class BigBirdAttention(Attention):
         real = self.real_positions(x, padding_mask)
         size = block_size(self.block, x.size(1))
         real = into_blocks(real, size)  # (B, N, b)
-        queries, keys, values = (into_blocks(rows, size) for rows in self.project(x, first_values))
+        queries, keys, values = (into_blocks(projected, size) for projected in self.project(x, first_values))
         # Padding is on the right: the blocks with unmasked tokens are the first ones, at least block 0.
         last = (real.any(2).sum(1).clamp(min=1) - 1)[:, None, None, None]  # (B, 1, 1, 1)
 
-        out = self._attend_to_some(queries, keys, values, real, last)  # (B, N, b, d), all four
+        out = self._attend_to_blocks(queries, keys, values, real, last)  # (B, N, b, d), all four
         of_first, of_last = self._attend_to_all(queries, keys, values, real, last)  # (B, 1, b, d)
         block = torch.arange(out.size(1), device=x.device)[:, None, None]  # (N, 1, 1)
         out = torch.where(block == 0, of_first, torch.where(block == last, of_last, out))
@@ -110,22 +110,26 @@ class BigBirdAttention(Attention):
         out = self.join_heads(self.attend(both, keys, values, attn_mask))  # (B, 2 b, d)
         return out.unsqueeze(1).chunk(2, dim=2)
 
-    def _attend_to_some(self, queries: Tensor, keys: Tensor, values: Tensor, real: Tensor, last: Tensor) -> Tensor:
+    def _attend_to_blocks(self, queries: Tensor, keys: Tensor, values: Tensor, real: Tensor, last: Tensor) -> Tensor:
         """Attend from all blocks to their m blocks, (B, N, b, d); results of block 0 and L are unused."""
-        seen, attended = self._seen_blocks(queries.size(1), last)  # (B, N, h, m)
-        index = seen + queries.size(1) * torch.arange(seen.size(0), device=seen.device)[:, None, None, None]
+        block_ids, attended = self._block_ids(queries.size(1), last)  # (B, N, h, m)
+        index = (
+            block_ids + queries.size(1) * torch.arange(block_ids.size(0), device=block_ids.device)[:, None, None, None]
+        )
         attn_mask = attended.unsqueeze(-1) & real.flatten(0, 1)[index]  # (B, N, h, m, b)
         attn_mask = attn_mask.flatten(3).unsqueeze(3)  # (B, N, h, 1, m b)
         if self.alibi:
             block = torch.arange(real.size(2), device=real.device)
             queries_at = torch.arange(real.size(1), device=real.device)[:, None, None] * real.size(2) + block
-            attn_mask = self.add_alibi(attn_mask, queries_at, (seen.unsqueeze(-1) * real.size(2) + block).flatten(3))
+            attn_mask = self.add_alibi(
+                attn_mask, queries_at, (block_ids.unsqueeze(-1) * real.size(2) + block).flatten(3)
+            )
         keys, values = (self._take(blocks, index) for blocks in (keys, values))
         queries = self.split_heads(queries.flatten(0, 1))
         out = self.join_heads(self.attend(queries, keys, values, attn_mask.flatten(0, 1)))  # (B N, b, d)
         return out.unflatten(0, real.shape[:2])
 
-    def _seen_blocks(self, blocks: int, last: Tensor) -> tuple[Tensor, Tensor]:
+    def _block_ids(self, blocks: int, last: Tensor) -> tuple[Tensor, Tensor]:
         """Return the indices of each block's m blocks per head, and True for those that count: both (B, N, h, m).
 
         A block beyond the ends does not count, nor the second occurrence of one that is both local and global. (If
@@ -136,12 +140,12 @@ class BigBirdAttention(Attention):
         inner = torch.cat([window[:, None].expand(-1, self.num_heads, -1), self.random_blocks[:blocks]], dim=-1)
         inner_attended = (inner >= 1) & (inner < last)  # (B, N, h, r + 3)
         ends = torch.cat([torch.zeros_like(last), last], dim=-1).expand(*inner_attended.shape[:3], 2)
-        seen = torch.cat([ends, inner.clamp(0, blocks - 1).expand_as(inner_attended)], dim=-1)
-        return seen, F.pad(inner_attended, (2, 0), value=True)
+        block_ids = torch.cat([ends, inner.clamp(0, blocks - 1).expand_as(inner_attended)], dim=-1)
+        return block_ids, F.pad(inner_attended, (2, 0), value=True)
 
     def _take(self, blocks: Tensor, index: Tensor) -> Tensor:
         """Gather the blocks (B, N, h, m) of each head from (B N): (B, N, b, d) -> (B N, h, m b, d_h)."""
         heads = self.split_heads(blocks.flatten(0, 1)).flatten(0, 1)  # (B N h, b, d_h)
         index = index * self.num_heads + torch.arange(self.num_heads, device=index.device)[:, None]
-        taken = heads.index_select(0, index.flatten()).unflatten(0, (-1, *index.shape[2:]))  # (B N, h, m, b, d_h)
-        return taken.flatten(2, 3)
+        gathered = heads.index_select(0, index.flatten()).unflatten(0, (-1, *index.shape[2:]))  # (B N, h, m, b, d_h)
+        return gathered.flatten(2, 3)

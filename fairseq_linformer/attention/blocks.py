@@ -23,8 +23,8 @@ def statically_true(condition: bool) -> bool:
 
 def sym_min(one: int, other: int) -> int:
     """Return the smaller of two sizes. ``torch.sym_min`` of two numbers breaks a compiled graph before PyTorch 2.13."""
-    known = isinstance(one, int) and isinstance(other, int)
-    return min(one, other) if known else cast(int, torch.sym_min(one, other))
+    static = isinstance(one, int) and isinstance(other, int)
+    return min(one, other) if static else cast(int, torch.sym_min(one, other))
 
 
 def narrow_prefix(x: Tensor, length: int, dim: int) -> Tensor:

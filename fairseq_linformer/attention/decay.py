@@ -66,23 +66,23 @@ def decayed_attention(
     Returns:
         (B, h, n, m).
     """
-    rows, length = queries.size(0), queries.size(2)
+    batch_heads, length = queries.size(0), queries.size(2)
     size = block_size(chunk, length)
     queries, keys, values = (into_blocks(part.flatten(0, 1), size) for part in (queries, keys, values))
-    before, after = _reach(left, rows, size, backward=False), _reach(right, rows, size, backward=True)
+    before, after = _reach(left, batch_heads, size, backward=False), _reach(right, batch_heads, size, backward=True)
     out = (queries @ keys.transpose(2, 3) * _within_chunks(before, after, diagonal)) @ values  # (B h, N, b, m)
     if torch.compiler.is_compiling() or queries.size(1) > 1:
         leaving = torch.cat([keys * (side.total + side.key).exp().unsqueeze(3) for side in (before, after)], dim=3)
         sums = leaving.transpose(2, 3) @ values  # (B h, N, 2 e, m)
         arriving = torch.cat([queries * side.query.exp().unsqueeze(3) for side in (before, after)], dim=3)
         out = out + arriving @ _between_chunks(sums, before.total, after.total, -(-longest // size))
-    return out_of_blocks(out, length).unflatten(0, (rows, -1))
+    return out_of_blocks(out, length).unflatten(0, (batch_heads, -1))
 
 
-def _reach(side: Decay, rows: int, size: int, backward: bool) -> Exponents:
+def _reach(side: Decay, batch: int, size: int, backward: bool) -> Exponents:
     def chunks(exponents: Tensor) -> Tensor:
         if exponents.dim() == 1:
-            return exponents.repeat(rows)[:, None, None].expand(-1, 1, size)
+            return exponents.repeat(batch)[:, None, None].expand(-1, 1, size)
         return into_blocks(exponents.flatten(0, 1), size)
 
     passing = chunks(side.log_decay)
@@ -92,8 +92,8 @@ def _reach(side: Decay, rows: int, size: int, backward: bool) -> Exponents:
 
 def _within_chunks(before: Exponents, after: Exponents, diagonal: float) -> Tensor:
     """Return the weights between the positions of each chunk: (B h, N or 1, b, b)."""
-    place = torch.arange(before.query.size(2), device=before.query.device)
-    distance = place.unsqueeze(1) - place
+    position = torch.arange(before.query.size(2), device=before.query.device)
+    distance = position.unsqueeze(1) - position
     left, right = (side.query.unsqueeze(3) + side.key.unsqueeze(2) for side in (before, after))
     # Exponents of keys on the other side are unbounded: they are replaced before the exponential.
     return torch.where(distance > 0, left, right).masked_fill_(distance == 0, diagonal).exp_()

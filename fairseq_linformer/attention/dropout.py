@@ -83,7 +83,7 @@ class _DropoutAttention(torch.autograd.Function):
         ctx.p, ctx.seed = p, int(torch.randint(2**62, ()))
         out = queries.new_empty(queries.transpose(1, 2).shape).transpose(1, 2)  # so that heads join without a copy
         for part in _parts(queries, keys, values, attn_mask, p, ctx.seed):
-            out[part.rows, :, part.positions] = part.weights.mul_(part.kept) @ part.values
+            out[part.sequences, :, part.positions] = part.weights.mul_(part.keep_mask) @ part.values
         ctx.save_for_backward(queries, keys, values, attn_mask, out)
         return out
 
@@ -96,16 +96,16 @@ class _DropoutAttention(torch.autograd.Function):
         grad_queries = torch.empty_like(queries)
         grad_keys, grad_values = (torch.zeros_like(x, dtype=precision) for x in (keys, values))
         for part in _parts(queries, keys, values, attn_mask, ctx.p, ctx.seed):
-            rows, positions = part.rows, part.positions
-            part_queries, part_grad = (x[rows, :, positions].to(precision) for x in (queries, grad))
-            dropped = part.weights * part.kept
+            sequences, positions = part.sequences, part.positions
+            part_queries, part_grad = (x[sequences, :, positions].to(precision) for x in (queries, grad))
+            dropped = part.weights * part.keep_mask
             grad_scores = (part_grad @ part.values.transpose(2, 3)).mul_(dropped)
             # FlashAttention's D; softmax subtracts it.
-            delta = (part_grad * out[rows, :, positions]).sum(-1, keepdim=True)
+            delta = (part_grad * out[sequences, :, positions]).sum(-1, keepdim=True)
             grad_scores.addcmul_(part.weights, delta, value=-1)
-            grad_queries[rows, :, positions] = grad_scores @ part.keys
-            grad_keys[rows] += grad_scores.transpose(2, 3) @ part_queries
-            grad_values[rows] += dropped.transpose(2, 3) @ part_grad
+            grad_queries[sequences, :, positions] = grad_scores @ part.keys
+            grad_keys[sequences] += grad_scores.transpose(2, 3) @ part_queries
+            grad_values[sequences] += dropped.transpose(2, 3) @ part_grad
         grad_keys = grad_keys.mul_(queries.size(-1) ** -0.5).to(keys.dtype)
         return grad_queries, grad_keys, grad_values.mul_(scale(ctx.p)).to(values.dtype), None, None
 
@@ -114,18 +114,18 @@ class _Part(NamedTuple):
     """Operands of the attention of some queries of some sequences, in its precision.
 
     Attributes:
-        rows, positions: slices of the batch and of the queries.
+        sequences, positions: slices of the batch and of the queries.
         keys, values: K / sqrt(d_h) and V / (1 - p) of these sequences.
         weights: the softmax of the scores.
-        kept: 0 for weights that dropout zeroes, else 1.
+        keep_mask: 0 for weights that dropout zeroes, else 1.
     """
 
-    rows: slice
+    sequences: slice
     positions: slice
     keys: Tensor
     values: Tensor
     weights: Tensor
-    kept: Tensor
+    keep_mask: Tensor
 
 
 def _parts(
@@ -142,16 +142,16 @@ def _parts(
     count = max(1, WEIGHTS // (heads * length * keys.size(2)))
     step = max(MIN_QUERIES, WEIGHTS // (count * heads * keys.size(2)))
     for first in range(0, batch, count):
-        rows = slice(first, first + count)
+        sequences = slice(first, first + count)
         # Of these sequences alone: the keys of query blocks together are several times the sequence.
-        part_keys, part_values = keys[rows].to(precision) * size**-0.5, values[rows].to(precision) * scale(p)
+        part_keys, part_values = keys[sequences].to(precision) * size**-0.5, values[sequences].to(precision) * scale(p)
         for start in range(0, length, step):
             positions = slice(start, start + step)
-            scores = queries[rows, :, positions].to(precision) @ part_keys.transpose(2, 3)
+            scores = queries[sequences, :, positions].to(precision) @ part_keys.transpose(2, 3)
             if attn_mask is not None:
-                mask = attn_mask if attn_mask.size(0) == 1 else attn_mask[rows]
+                mask = attn_mask if attn_mask.size(0) == 1 else attn_mask[sequences]
                 mask = mask if mask.size(2) == 1 else mask[:, :, positions]
                 lowest = torch.finfo(precision).min  # a query with minus infinity alone would give nan
                 _ = scores.masked_fill_(~mask, lowest) if mask.dtype == torch.bool else scores.add_(mask)
-            kept = draw_mask(scores.shape, p, generator).to(precision)
-            yield _Part(rows, positions, part_keys, part_values, scores.softmax(-1), kept)
+            keep_mask = draw_mask(scores.shape, p, generator).to(precision)
+            yield _Part(sequences, positions, part_keys, part_values, scores.softmax(-1), keep_mask)

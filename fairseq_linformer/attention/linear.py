@@ -131,8 +131,8 @@ class LinearOptions(Options):
     TEST_CASES: ClassVar = ({}, {"linear_feature_map": "hedgehog"})
 
     def validate(self, config: AttentionConfig) -> None:
-        given = self.linear_feature_map
-        check("linear_feature_map", given, given in FEATURE_MAPS, f"one of {', '.join(FEATURE_MAPS)}")
+        feature_map = self.linear_feature_map
+        check("linear_feature_map", feature_map, feature_map in FEATURE_MAPS, f"one of {', '.join(FEATURE_MAPS)}")
 
 
 class HedgehogMap(nn.Module):

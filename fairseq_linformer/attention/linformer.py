@@ -95,11 +95,11 @@ class ProjectedAttention(Attention):
             keys = self._embed_then_project(real, padding_mask, self.key_projection, self.k_proj)
             values = self._embed_then_project(real, padding_mask, self.value_projection, self.v_proj)
         else:
-            rows = self.key_projection(real, padding_mask)  # (B, n, d) -> (B, m, d), per head (B, h, m, d)
-            keys = self._embed_rows(rows, self.k_proj)
+            compressed = self.key_projection(real, padding_mask)  # (B, n, d) -> (B, m, d), per head (B, h, m, d)
+            keys = self._embed_rows(compressed, self.k_proj)
             if self.value_projection is not self.key_projection:
-                rows = self.value_projection(real, padding_mask)
-            values = self._embed_rows(rows, self.v_proj)
+                compressed = self.value_projection(real, padding_mask)
+            values = self._embed_rows(compressed, self.v_proj)
         if first_values is not None:
             first = self.split_heads(self.zero_padding(first_values, padding_mask))
             projected = self.value_projection.project_values(first, real, padding_mask)
@@ -117,15 +117,15 @@ class ProjectedAttention(Attention):
             embedded, bias = linear(x) - bias, self.split_heads(bias)
         return projection(self.split_heads(embedded), padding_mask) + bias
 
-    def _embed_rows(self, rows: Tensor, linear: nn.Linear) -> Tensor:
+    def _embed_rows(self, projected: Tensor, linear: nn.Linear) -> Tensor:
         """Apply W, per head its share: (B, m, d), or (B, h, m, d) with one matrix per head, to (B, h, m, d_h)."""
-        if rows.dim() == 3:
-            return self.split_heads(linear(rows))
+        if projected.dim() == 3:
+            return self.split_heads(linear(projected))
         if not is_unmodified_linear(linear):
-            heads = linear(rows).unflatten(-1, (self.num_heads, self.head_dim))  # (B, h, m, h, d_h)
+            heads = linear(projected).unflatten(-1, (self.num_heads, self.head_dim))  # (B, h, m, h, d_h)
             return heads.diagonal(dim1=1, dim2=3).movedim(-1, 1)
         weight, bias = self.per_head_params(linear)
-        return rows @ weight.transpose(1, 2) + bias
+        return projected @ weight.transpose(1, 2) + bias
 
 
 def embedding_first(key_projection: Projection, value_projection: Projection, length: int, d: int) -> bool:
@@ -250,8 +250,8 @@ class LinformerAttention(ProjectedAttention):
             heads = self._attend_in_windows(x, padding_mask, first_values)
         else:
             queries = self.split_heads(self.q_proj(x))
-            keys, values, rows = self.keys_and_values(x, padding_mask, first_values)
-            heads = self.attend(queries, keys, values, None if rows is None else rows[:, None, None])
+            keys, values, attended = self.keys_and_values(x, padding_mask, first_values)
+            heads = self.attend(queries, keys, values, None if attended is None else attended[:, None, None])
         if self.class_token:
             first = attend_from_first(self, x, padding_mask, first_values)
             heads = torch.cat([first, heads[:, :, 1:]], dim=2)
@@ -268,8 +268,10 @@ class LinformerAttention(ProjectedAttention):
             context = context._replace(selected=chosen)
         keys = context.concat_keys(kv.row_keys, kv.unrotated_keys, kv.rotary_keys)
         values = context.concat_keys(kv.row_values, kv.values, kv.values)
-        rows = kv.row_keys.new_ones(x.size(0), kv.row_keys.size(2), dtype=torch.bool) if kv.rows is None else kv.rows
-        attn_mask = context.attn_mask(rows, kv.real)
+        attended = (
+            kv.row_keys.new_ones(x.size(0), kv.row_keys.size(2), dtype=torch.bool) if kv.rows is None else kv.rows
+        )
+        attn_mask = context.attn_mask(attended, kv.real)
         if self.alibi:
             local_at = torch.arange(context.size + 2 * context.margin, device=x.device)  # from the start of the margin
             queries_at = local_at[context.margin : context.margin + context.size]
@@ -289,16 +291,16 @@ class LinformerAttention(ProjectedAttention):
                 )
                 for projection, positions in ((self.key_projection, keys), (self.value_projection, values))
             )
-            rows = self.key_projection.attended_rows(padding_mask)
+            attended = self.key_projection.attended_rows(padding_mask)
         else:
-            row_keys, row_values, rows = self.keys_and_values(x, padding_mask, first_values)
+            row_keys, row_values, attended = self.keys_and_values(x, padding_mask, first_values)
         rotary_keys, unrotated_keys, values = (
             positions.unflatten(-1, (self.num_heads, self.head_dim))
             for positions in (self.rotated(keys), self.zero_rotary_dims(keys), values)
         )
         context, real = self.local_context(x.size(1), padding_mask), self.real_positions(x, padding_mask)
         row_keys = self.zero_rotary_dims(row_keys)
-        return WindowedKeyValues(row_keys, row_values, rows, rotary_keys, unrotated_keys, values, context, real)
+        return WindowedKeyValues(row_keys, row_values, attended, rotary_keys, unrotated_keys, values, context, real)
 
     def local_context(self, length: int, padding_mask: Tensor | None) -> LocalContext:
         """Return the local context of the blocks of a text of that length, without selected segments."""

@@ -116,20 +116,24 @@ class LongShortAttention(Attention):
         window = block_size(self.window, x.size(1))
         projection = self.projection(x, real)
         _, token_key, token_value = token or (None, None, None)
-        far_keys = self.zero_rotary_dims(self._far(keys, projection, token_key))
-        keys = self._far_and_near(far_keys, self.rotated(keys), window)
-        values = self._far_and_near(self._far(values, projection, token_value), values, window)
+        far_keys = self.zero_rotary_dims(self._summarise(keys, projection, token_key))
+        keys = self._concat_keys(far_keys, self.rotated(keys), window)
+        values = self._concat_keys(self._summarise(values, projection, token_value), values, window)
         return attend_in_blocks(self, self.rotated(self.q_proj(x)), keys, values, self._attn_mask(real, window), window)
 
     def _attn_mask(self, real: Tensor, window: int) -> Tensor:
         """Return the attention mask of each segment, or ALiBi's bias: (B, n) -> (B, s, 1, 1, m) or (B, s, h, w, m)."""
-        far = self.rank + int(self.class_token)
-        attn_mask = F.pad(with_margins(real, window, half_window(window)), (far, 0), value=True)[:, :, None, None]
+        prefix_len = self.rank + int(self.class_token)
+        attn_mask = F.pad(with_margins(real, window, half_window(window)), (prefix_len, 0), value=True)[
+            :, :, None, None
+        ]
         if not self.alibi:
             return attn_mask
-        near_at = torch.arange(attn_mask.size(-1) - far, device=real.device)  # from the first position on the left side
-        beside = (near_at.size(0) - window) // 2
-        return self.add_alibi(attn_mask, near_at[beside : beside + window], near_at, far)
+        near_at = torch.arange(
+            attn_mask.size(-1) - prefix_len, device=real.device
+        )  # from the first position on the left side
+        margin = (near_at.size(0) - window) // 2
+        return self.add_alibi(attn_mask, near_at[margin : margin + window], near_at, prefix_len)
 
     def _attend_from(self, token: TokenMaps, heads: Tensor, real: Tensor) -> Tensor:
         """Attend from the class token to itself and the other heads: (B, h, n, d_h) and (B, n) to (B, h, 1, d_h)."""
@@ -143,14 +147,14 @@ class LongShortAttention(Attention):
         scores = self.dynamic_projection(x).unflatten(-1, (self.num_heads, self.rank)).permute(0, 2, 3, 1)
         return scores.masked_fill(~real[:, None, None, :], torch.finfo(scores.dtype).min).softmax(-1)
 
-    def _far(self, rows: Tensor, projection: Tensor, first: Tensor | None) -> Tensor:
+    def _summarise(self, x: Tensor, projection: Tensor, first: Tensor | None) -> Tensor:
         """Concatenate the class token's `first` (B, 1, d) and r summaries: (B, n, d) -> (B, g + r, d)."""
-        far = projection @ self.split_heads(rows)  # (B, h, r, n) (B, h, n, d_h)
-        far = far.transpose(1, 2).flatten(2)  # (B, h, r, d_h) -> (B, r, d)
-        return self.global_norm(far if first is None else torch.cat([first, far], dim=1))
+        summaries = projection @ self.split_heads(x)  # (B, h, r, n) (B, h, n, d_h)
+        summaries = summaries.transpose(1, 2).flatten(2)  # (B, h, r, d_h) -> (B, r, d)
+        return self.global_norm(summaries if first is None else torch.cat([first, summaries], dim=1))
 
-    def _far_and_near(self, far: Tensor, rows: Tensor, window: int) -> Tensor:
+    def _concat_keys(self, summaries: Tensor, positions: Tensor, window: int) -> Tensor:
         """Concatenate each segment's keys, or values: (B, g + r, d) and (B, n, d) -> (B s, h, m, d_h)."""
-        near = with_margins(rows, window, half_window(window))
-        both = torch.cat([far.unsqueeze(1).expand(-1, near.size(1), -1, -1), near], dim=2)  # (B, s, m, d)
+        local = with_margins(positions, window, half_window(window))
+        both = torch.cat([summaries.unsqueeze(1).expand(-1, local.size(1), -1, -1), local], dim=2)  # (B, s, m, d)
         return self.split_heads(both.flatten(0, 1))

@@ -97,9 +97,9 @@ class LongformerAttention(Attention):
         first = self._attend_globally(x, real, first_values)
         return torch.cat([first, local[:, first.size(1) :]], dim=1)
 
-    def _first(self, rows: Tensor) -> Tensor:
+    def _first(self, x: Tensor) -> Tensor:
         """Return the global positions, at most g: (B, n, ...) -> (B, g, ...)."""
-        return narrow_prefix(rows, sym_min(self.global_tokens, rows.size(1)), dim=1)
+        return narrow_prefix(x, sym_min(self.global_tokens, x.size(1)), dim=1)
 
     def _attend_globally(self, x: Tensor, real: Tensor, first_values: Tensor | None) -> Tensor:
         """Compute full attention for the global tokens: (B, n, d) -> (B, g, d)."""
@@ -122,10 +122,10 @@ class LongformerAttention(Attention):
             attn_mask = self._biased(attn_mask, size)  # (B, N, h, b, g + 3 b)
         return attend_in_blocks(self, queries, keys, values, attn_mask, size)
 
-    def _keys(self, rows: Tensor, size: int) -> Tensor:
+    def _keys(self, positions: Tensor, size: int) -> Tensor:
         """Concatenate the keys of each block, the global ones first: (B, n, d) -> (B, N, g + 3 b, d)."""
-        window = with_margins(rows, size, size)
-        first = self._first(rows).unsqueeze(1).expand(-1, window.size(1), -1, -1)
+        window = with_margins(positions, size, size)
+        first = self._first(positions).unsqueeze(1).expand(-1, window.size(1), -1, -1)
         return torch.cat([first, window], dim=2)
 
     def _attn_mask(self, real: Tensor, size: int) -> Tensor:
@@ -133,12 +133,12 @@ class LongformerAttention(Attention):
         positions = torch.arange(real.size(1), device=real.device)
         # A global position is among the keys already, and must not count twice.
         in_window = with_margins(real & (positions >= self.global_tokens), size, size).unsqueeze(2)
-        place = torch.arange(3 * size, device=real.device)  # of a key; the query's block starts at b
-        distance = (place - place[size : 2 * size, None]).abs()  # (b, 3 b)
+        position = torch.arange(3 * size, device=real.device)  # of a key; the query's block starts at b
+        distance = (position - position[size : 2 * size, None]).abs()  # (b, 3 b)
         # Every query attends to itself, so that softmax is defined under padding. Rows of global queries are unused.
-        near = (in_window & (distance <= self.reach)) | (distance == 0)  # (B, N, b, 3 b)
-        first = self._first(real)[:, None, None].expand(-1, near.size(1), size, -1)
-        return torch.cat([first, near], dim=3)
+        local = (in_window & (distance <= self.reach)) | (distance == 0)  # (B, N, b, 3 b)
+        first = self._first(real)[:, None, None].expand(-1, local.size(1), size, -1)
+        return torch.cat([first, local], dim=3)
 
     def _biased(self, attn_mask: Tensor, size: int) -> Tensor:
         device, keys = attn_mask.device, attn_mask.size(-1)

@@ -68,29 +68,31 @@ class NystromAttention(Attention):
 
         positions = x.new_full((1,), n, dtype=torch.long) if padding_mask is None else (~padding_mask).sum(1)  # (B,)
         # Fewer landmarks for a short batch save work and change nothing, but would specialise a compiled graph.
-        rows = self.landmarks if torch.compiler.is_compiling() else min(self.landmarks, n)
-        means = segment_means(positions, rows, n, values.dtype).unsqueeze(1)  # (B, 1, m, n)
+        landmarks = self.landmarks if torch.compiler.is_compiling() else min(self.landmarks, n)
+        means = segment_means(positions, landmarks, n, values.dtype).unsqueeze(1)  # (B, 1, m, n)
         query_landmarks, key_landmarks = means @ queries, means @ keys  # (B, h, m, d_h)
 
         real = None if padding_mask is None else ~padding_mask[:, None, None, :]  # (B, n) -> (B, 1, 1, n)
-        seen = F.scaled_dot_product_attention(query_landmarks, keys, values, real)  # (B, h, m, d_h)
-        summaries = self._solve(query_landmarks, key_landmarks, seen)
+        landmark_outputs = F.scaled_dot_product_attention(query_landmarks, keys, values, real)  # (B, h, m, d_h)
+        summaries = self._solve(query_landmarks, key_landmarks, landmark_outputs)
         # If each position is a landmark, summaries are its values, and the first softmax is all of attention.
         short = (positions <= self.landmarks)[:, None, None, None]  # (B,) -> (B, 1, 1, 1)
         summaries = torch.where(short, means @ values, summaries)
 
-        present = (torch.arange(rows, device=x.device) < positions.unsqueeze(1))[:, None, None, :]  # (B, 1, 1, m)
+        present = (torch.arange(landmarks, device=x.device) < positions.unsqueeze(1))[:, None, None, :]  # (B, 1, 1, m)
         heads = self.attend(queries, key_landmarks, summaries, present)  # (B, h, n, d_h)
         if self.conv is not None:
             heads = heads + self.conv(values if real is None else values * real.transpose(-1, -2))
         return self.join_heads(heads)
 
-    def _solve(self, queries: Tensor, keys: Tensor, seen: Tensor) -> Tensor:
+    def _solve(self, queries: Tensor, keys: Tensor, landmark_outputs: Tensor) -> Tensor:
         """Return softmax(Q~ K~^T / sqrt(d_h))^+ times the landmarks' outputs, (B, h, m, d_h), at least in float32."""
-        exact = torch.promote_types(seen.dtype, torch.float32)
-        with torch.autocast(seen.device.type, enabled=False):
+        exact = torch.promote_types(landmark_outputs.dtype, torch.float32)
+        with torch.autocast(landmark_outputs.device.type, enabled=False):
             scores = queries.to(exact) @ keys.to(exact).transpose(-1, -2) * self.head_dim**-0.5  # (B, h, m, m)
-            return (pseudo_inverse(scores.softmax(-1), self.iterations) @ seen.to(exact)).to(seen.dtype)
+            return (pseudo_inverse(scores.softmax(-1), self.iterations) @ landmark_outputs.to(exact)).to(
+                landmark_outputs.dtype
+            )
 
 
 def segment_means(lengths: Tensor, segments: int, n: int, dtype: torch.dtype) -> Tensor:

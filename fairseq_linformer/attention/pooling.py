@@ -47,16 +47,16 @@ class WindowProjection(Projection):
         """Reduce the result of ``windows`` to a row per window."""
 
     def project_values(self, values: Tensor, x: Tensor, padding_mask: Tensor | None) -> Tensor:
-        rows = self(values.transpose(1, 2).flatten(2), padding_mask)  # (B, m, d), each channel by itself
-        return rows.unflatten(-1, values.shape[1::2]).transpose(1, 2)
+        projected = self(values.transpose(1, 2).flatten(2), padding_mask)  # (B, m, d), each channel by itself
+        return projected.unflatten(-1, values.shape[1::2]).transpose(1, 2)
 
     def attended_rows(self, padding_mask: Tensor | None) -> Tensor | None:
         if padding_mask is None:
             return None
         if self.rows is None:  # padding is on the right: if the first position of a window is padded, all are
             return ~padding_mask[:, :: self.window]
-        rows = torch.arange(sym_min(self.rows, padding_mask.size(1)), device=padding_mask.device)
-        return rows < text_lengths(padding_mask.size(1), padding_mask, padding_mask.device).unsqueeze(1)
+        index = torch.arange(sym_min(self.rows, padding_mask.size(1)), device=padding_mask.device)
+        return index < text_lengths(padding_mask.size(1), padding_mask, padding_mask.device).unsqueeze(1)
 
     def windows(self, x: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Divide (B, n, d), zero at padded positions, into windows (B, m, w, d), padded with zeros at the end.

@@ -92,16 +92,18 @@ class ReformerAttention(Attention):
         lengths = x.new_full((x.size(0),), n, dtype=torch.long) if padding_mask is None else (~padding_mask).sum(1)
         # Project before padding: a matrix product of another layout rounds differently, which can change the hashes.
         projected = (self.q_proj(real), self.values(real, first_values))
-        whole = (into_blocks(rows, m).flatten(1, 2) for rows in projected)  # (B, N, d)
-        queries, values = (self.split_heads(rows) for rows in whole)  # (B, h, N, d_h)
+        padded = (into_blocks(sequence, m).flatten(1, 2) for sequence in projected)  # (B, N, d)
+        queries, values = (self.split_heads(sequence) for sequence in padded)  # (B, h, N, d_h)
 
         order = self._sorted(queries, lengths)  # (B, h, r, N), the position at each sorted index
-        place = order.argsort(-1)  # (B, h, r, N), the sorted index of each position
+        sorted_index = order.argsort(-1)  # (B, h, r, N), the sorted index of each position
         order = order.unflatten(-1, (chunks, m))  # (B, h, r, N) -> (B, h, r, C, m)
-        bias = self._bias(order, place, lengths, torch.promote_types(x.dtype, torch.float32))
+        bias = self._bias(order, sorted_index, lengths, torch.promote_types(x.dtype, torch.float32))
         outputs, totals = self._attend_in_chunks(queries, values, order, bias)
-        shares = totals.flatten(3).gather(3, place).softmax(2).to(outputs.dtype)  # (B, h, r, N), of a round in the sum
-        outputs = outputs.flatten(3, 4).gather(3, place.unsqueeze(-1).expand(-1, -1, -1, -1, self.head_dim))
+        shares = (
+            totals.flatten(3).gather(3, sorted_index).softmax(2).to(outputs.dtype)
+        )  # (B, h, r, N), of a round in the sum
+        outputs = outputs.flatten(3, 4).gather(3, sorted_index.unsqueeze(-1).expand(-1, -1, -1, -1, self.head_dim))
         heads = (outputs * shares.unsqueeze(-1)).sum(2)  # (B, h, r, N, d_h) -> (B, h, N, d_h)
         return self.join_heads(narrow_prefix(heads, n, dim=2))
 
@@ -112,8 +114,8 @@ class ReformerAttention(Attention):
             vectors = queries.to(exact)[:, :, None, None]  # (B, h, N, d_h) -> (B, h, 1, 1, N, d_h)
             rotated = vectors @ self.rotations.to(exact)  # (B, h, r, f, N, c)
             columns = self._columns(lengths)[:, None, None, None, None]  # (B,) -> (B, 1, 1, 1, 1)
-            others = torch.arange(rotated.size(-1), device=columns.device) >= columns.unsqueeze(-1)
-            strongest = rotated.abs().masked_fill(others, -1.0).argmax(-1, keepdim=True)
+            later = torch.arange(rotated.size(-1), device=columns.device) >= columns.unsqueeze(-1)
+            strongest = rotated.abs().masked_fill(later, -1.0).argmax(-1, keepdim=True)
             negative = rotated.gather(-1, strongest).squeeze(-1) < 0
             buckets = strongest.squeeze(-1) + columns * negative  # (B, h, r, f, N), each below 2 columns
             digits = (2 * columns) ** torch.arange(self.functions, device=columns.device).view(-1, 1)
@@ -129,19 +131,21 @@ class ReformerAttention(Attention):
         return (buckets ** (1 / self.functions) / 2).ceil().clamp(min=1).long()
 
     @torch.no_grad()
-    def _bias(self, order: Tensor, place: Tensor, lengths: Tensor, dtype: torch.dtype) -> Tensor:
+    def _bias(self, order: Tensor, sorted_index: Tensor, lengths: Tensor, dtype: torch.dtype) -> Tensor:
         """Return minus the logarithm of the number of rounds that contain a pair, by sorted index: (B, h, r, C, m, 3m).
 
         So a pair counts once in the sum over rounds (appendix A). The weight of a position with itself is negligible,
         that of padding zero.
         """
         position = order.unsqueeze(-1)  # (B, h, r, C, m, 1)
-        key_position = _beside(position, -1).transpose(-1, -2)  # (B, h, r, C, 1, 3m)
+        key_position = _with_neighbours(position, -1).transpose(-1, -2)  # (B, h, r, C, 1, 3m)
         times = torch.ones_like(position == key_position, dtype=dtype)  # its own round contains a pair
         for shift in range(1, self.hashes):
-            another = (place // self.chunk_length).to(dtype).roll(shift, dims=2)  # chunks of positions in another round
+            another = (
+                (sorted_index // self.chunk_length).to(dtype).roll(shift, dims=2)
+            )  # chunks of positions in another round
             chunk = another.gather(3, order.flatten(3)).view_as(order).unsqueeze(-1)  # (B, h, r, C, m, 1)
-            times += (chunk - _beside(chunk).transpose(-1, -2)).abs() <= 1
+            times += (chunk - _with_neighbours(chunk).transpose(-1, -2)).abs() <= 1
         bias = -times.log()
         bias = bias.masked_fill(position == key_position, ITSELF)
         real = (key_position >= 0) & (key_position < lengths.view(-1, 1, 1, 1, 1, 1))
@@ -156,7 +160,10 @@ class ReformerAttention(Attention):
             bias: (B, h, r, C, m, 3m), to add to the scores, at least in float32.
         """
         keys = F.normalize(queries.to(bias.dtype), dim=-1).to(queries.dtype)
-        keys, values = _beside(_by_place(keys, order)), _beside(_by_place(values, order))  # (B, h, r, C, 3m, d_h)
+        keys, values = (
+            _with_neighbours(_by_place(keys, order)),
+            _with_neighbours(_by_place(values, order)),
+        )  # (B, h, r, C, 3m, d_h)
         scores = _by_place(queries, order) @ keys.transpose(-1, -2) + bias  # (B, h, r, C, m, 3m)
         highest = scores.detach().amax(-1, keepdim=True)
         weights = (scores - highest).exp()
@@ -171,7 +178,7 @@ def _by_place(x: Tensor, order: Tensor) -> Tensor:
     return x.gather(2, index).unflatten(2, order.shape[2:])
 
 
-def _beside(chunks: Tensor, beyond: int = 0) -> Tensor:
+def _with_neighbours(chunks: Tensor, beyond: int = 0) -> Tensor:
     """Concatenate each chunk with both neighbours, `beyond` outside: (..., C, m, e) -> (..., C, 3m, e)."""
     around = F.pad(chunks, (0, 0, 0, 0, 1, 1), value=beyond)
     return torch.cat([around[..., :-2, :, :], around[..., 1:-1, :, :], around[..., 2:, :, :]], dim=-2)

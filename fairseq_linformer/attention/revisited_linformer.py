@@ -29,8 +29,8 @@ class RevisitedLinformerAttention(ProjectedAttention):
     """
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:
-        keys, values, rows = self.keys_and_values(x, padding_mask, first_values)
-        return self.join_heads(self.mix(x, keys, values, rows))
+        keys, values, attended = self.keys_and_values(x, padding_mask, first_values)
+        return self.join_heads(self.mix(x, keys, values, attended))
 
     def mix(self, x: Tensor, keys: Tensor, values: Tensor, rows: Tensor | None) -> Tensor:
         """Mix `values`, (B, h, m, v) -> (B, h, n, v); the other arguments are those of ``keys_and_values``.

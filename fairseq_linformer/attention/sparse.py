@@ -120,10 +120,12 @@ class SparseAttention(Attention):
         """Attend to keys less than l positions away, and to the rest of the column."""
         # (B, R, h, 3 l, d_h)
         near_keys, near_values = (self.split_heads(with_neighbours(rows)) for rows in (keys, values))
-        place = torch.arange(near_keys.size(3), device=real.device)  # of a key; the query's row is the middle one
-        own = place[real.size(2) : 2 * real.size(2)]
-        near = (place - own[:, None]).abs() < self.stride  # (l, 3 l)
-        near_real = with_neighbours(real)[:, :, None, None, :] & near  # (B, R, 1, l, 3 l)
+        key_position = torch.arange(
+            near_keys.size(3), device=real.device
+        )  # of a key; the query's row is the middle one
+        query_position = key_position[real.size(2) : 2 * real.size(2)]
+        local = (key_position - query_position[:, None]).abs() < self.stride  # (l, 3 l)
+        near_real = with_neighbours(real)[:, :, None, None, :] & local  # (B, R, 1, l, 3 l)
         columns = real.transpose(1, 2)[:, None, None] & self._other_rows(real, 1)  # (B, R, 1, l, R)
         return [
             Part("brhsd", near_keys, near_values, near_real),
@@ -138,10 +140,10 @@ class SparseAttention(Attention):
         key_rows, value_rows = self.split_heads(keys), self.split_heads(values)  # (B, R, h, l, d_h)
         summary_keys, summary_values = (self._take(rows, columns) for rows in (key_rows, value_rows))
         summary_real = real[:, :, columns].transpose(1, 2).flatten(2)[:, None, :, None]  # (B, 1, h, 1, R c)
-        others = summary_real & self._other_rows(real, self.expressivity)  # (B, R, h, 1, R c)
+        column_mask = summary_real & self._other_rows(real, self.expressivity)  # (B, R, h, 1, R c)
         return [
             Part("brhsd", key_rows, value_rows, real[:, :, None, None]),
-            Part("bhsd", summary_keys, summary_values, others),
+            Part("bhsd", summary_keys, summary_values, column_mask),
         ]
 
     @staticmethod

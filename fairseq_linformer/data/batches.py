@@ -99,26 +99,26 @@ def cut_rows(sample: dict[str, Any], length: int, bos: int, pad: int) -> dict[st
         A batch of (B', l), B' = B n / l if nothing is padded.
     """
     inputs = {name: value for name, value in sample["net_input"].items() if name != "masked_positions"}
-    rows, width = inputs["src_tokens"].shape
+    sequences, width = inputs["src_tokens"].shape
     parts = -(-width // length)
     if parts == 1:
         return sample
-    first = length * torch.arange(parts, device=inputs["src_tokens"].device).repeat(rows)
+    first = length * torch.arange(parts, device=inputs["src_tokens"].device).repeat(sequences)
     lengths = (inputs["src_lengths"].repeat_interleave(parts) - first).clamp(0, length)
     padded = inputs["padded"] or parts * length > width
-    kept = lengths > 0 if padded else slice(None)
+    keep_mask = lengths > 0 if padded else slice(None)
 
     def cut(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
         if value.dim() == 1:  # one for each sequence
-            return value.repeat_interleave(parts)[kept]
-        return F.pad(value, (0, parts * length - width), value=pad).view(-1, length)[kept]
+            return value.repeat_interleave(parts)[keep_mask]
+        return F.pad(value, (0, parts * length - width), value=pad).view(-1, length)[keep_mask]
 
     inputs = {name: cut(value) for name, value in inputs.items()}
-    first = first[kept]
+    first = first[keep_mask]
     begins = F.pad(first.gt(0).unsqueeze(1), (0, length - 1))  # (B', l)
-    inputs |= {"src_tokens": inputs["src_tokens"].masked_fill(begins, bos), "src_lengths": lengths[kept]}
+    inputs |= {"src_tokens": inputs["src_tokens"].masked_fill(begins, bos), "src_lengths": lengths[keep_mask]}
     inputs |= {"padded": padded, "first_positions": first}
     batch = {name: cut(value) for name, value in sample.items() if name != "net_input"}
     return {**batch, "net_input": inputs, "target": batch["target"].masked_fill(begins, pad), "nsentences": len(first)}

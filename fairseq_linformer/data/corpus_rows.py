@@ -36,20 +36,22 @@ class MixedTexts(FairseqDataset):
         self._lines, self._bos, self._eos = lines, bos, eos
         self._begins = np.concatenate([[0], np.cumsum(sizes.astype(np.int64) - 1)])  # of each line, without any </s>
         within = max(shortest, min(LONG, longest))
-        wanted = _draw_lengths(shortest, longest, seed)
-        self._begin, self._tokens = self._find(sizes == 1, wanted, shortest - ENDS, within)
+        lengths = _draw_lengths(shortest, longest, seed)
+        self._begin, self._tokens = self._find(sizes == 1, lengths, shortest - ENDS, within)
         self.sizes = self._tokens + ENDS
 
-    def _find(self, blank: np.ndarray, wanted: Iterator[int], least: int, within: int) -> tuple[np.ndarray, np.ndarray]:
+    def _find(
+        self, blank: np.ndarray, lengths: Iterator[int], least: int, within: int
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return the start of each text, as in ``_begins``, and its tokens without <s> and </s>, int64, (texts,)."""
         begins, ends = self._begins, np.append(blank.nonzero()[0], len(blank))  # of documents, as lines
-        texts, line, begin, length = list[tuple[int, int]](), 0, 0, next(wanted)
+        texts, line, begin, length = list[tuple[int, int]](), 0, 0, next(lengths)
         while line < len(blank):
             end = ends[np.searchsorted(ends, line)]
             tokens = min(length, begins[end] - begin)
             if tokens >= least:
                 texts.append((begin, tokens))
-                length = next(wanted)
+                length = next(lengths)
             begin += tokens
             after = int(np.searchsorted(begins, begin))
             if begins[after] - begin >= within:
@@ -57,8 +59,8 @@ class MixedTexts(FairseqDataset):
             else:
                 line = max(line + 1, after)
                 begin = begins[line]
-        found, tokens = np.array(texts, dtype=np.int64).reshape(-1, 2).T
-        return found, tokens
+        text_begins, tokens = np.array(texts, dtype=np.int64).reshape(-1, 2).T
+        return text_begins, tokens
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -101,8 +103,8 @@ class CutLines(BaseWrapperDataset):
         parts = -(-sizes // longest)
         self._line = np.repeat(np.arange(len(sizes)), parts)
         size, count = sizes[self._line], parts[self._line]
-        place = np.arange(len(self._line)) - np.repeat(np.cumsum(parts) - parts, parts)  # of a part in its line
-        self._begin, self._end = place * size // count, (place + 1) * size // count
+        part_index = np.arange(len(self._line)) - np.repeat(np.cumsum(parts) - parts, parts)  # of a part in its line
+        self._begin, self._end = part_index * size // count, (part_index + 1) * size // count
 
     @property
     def sizes(self) -> np.ndarray:

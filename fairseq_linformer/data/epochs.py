@@ -78,16 +78,21 @@ class ElasticBatchIterator(EpochBatchIterator):
         they are shuffled; `update_freq` are the batches of a rank in an update, by epoch.
         """
         names = list(inspect.signature(EpochBatchIterator).parameters)
-        made = cls(**{name: getattr(iterator, name) for name in names})
-        made.limits, made._batches_of, made.update_freq = limits, batches_of, update_freq
-        return made
+        elastic = cls(**{name: getattr(iterator, name) for name in names})
+        elastic.limits, elastic._batches_of, elastic.update_freq = limits, batches_of, update_freq
+        return elastic
 
     def state_dict(self) -> dict[str, Any]:
         state = super().state_dict()
         *before, (_, left_out) = self._begun if self._begun_epoch == state["epoch"] else [(self.limits, 0)]
-        place = left_out + state["iterations_in_epoch"] * self.num_shards
-        own = {"batches_in_epoch": place, "num_shards": self.num_shards, "limits": self.limits, "begun": before}
-        return {**state, **own, "rows": len(self.dataset)}
+        batches = left_out + state["iterations_in_epoch"] * self.num_shards
+        added = {
+            "batches_in_epoch": batches,
+            "num_shards": self.num_shards,
+            "limits": self.limits,
+            "begun": before,
+        }
+        return {**state, **added, "rows": len(self.dataset)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a saved position; those of fairseq and of early versions count the batches of a rank.
@@ -104,7 +109,7 @@ class ElasticBatchIterator(EpochBatchIterator):
         """Store the history of the epoch of a state; return how many of its batches each rank leaves out."""
         self.epoch, ranks, rows = state["epoch"], state["num_shards"], state["rows"]
         parts = [*state["begun"], (state["limits"], state["batches_in_epoch"])]
-        if not any(place for _, place in parts):  # the epoch, perhaps one of another shard, begins
+        if not any(position for _, position in parts):  # the epoch, perhaps one of another shard, begins
             parts = [(self.limits, 0)]
         elif rows != len(self.dataset):
             raise UserError(
@@ -118,9 +123,9 @@ class ElasticBatchIterator(EpochBatchIterator):
                 f"dataset.grouped_shuffling=true orders batches by the number of processes, {ranks} when the "
                 f"checkpoint was saved and now {self.num_shards}: resume with {ranks}, and batches as large"
             )
-        *before, (_, place) = parts
+        *before, (_, position) = parts
         # fairseq's groups of batches end at a position within one: rank 0 begins with the first of an update.
-        updates, left_out = divmod(place, self.num_shards * self._per_update(self.epoch))
+        updates, left_out = divmod(position, self.num_shards * self._per_update(self.epoch))
         self._begun_epoch, self._begun = self.epoch, [*before, (self.limits, left_out)]
         return updates * self._per_update(self.epoch)
 
@@ -137,13 +142,13 @@ class ElasticBatchIterator(EpochBatchIterator):
     def _with_empty_last(self, epoch: int, fix_batches_to_gpus: bool, shuffle: bool) -> list[Any]:
         if self._begun_epoch != epoch:
             return list(super().ordered_batches(epoch, fix_batches_to_gpus, shuffle))
-        (limits, place), *later = self._begun
-        whole = copy.copy(self)
-        whole.num_shards, whole.shard_id, whole._begun_epoch = 1, 0, 0
+        (limits, index), *later = self._begun
+        full = copy.copy(self)
+        full.num_shards, full.shard_id, full._begun_epoch = 1, 0, 0
         if limits != self.limits:
-            whole._frozen_batches = tuple(self._batches_of(limits))
-        batches = whole.ordered_batches(epoch, fix_batches_to_gpus, shuffle)[place:]
-        for limits, place in later:
+            full._frozen_batches = tuple(self._batches_of(limits))
+        batches = full.ordered_batches(epoch, fix_batches_to_gpus, shuffle)[index:]
+        for limits, index in later:
             rows = np.fromiter(itertools.chain.from_iterable(batches), np.int64)
-            batches = list(self.dataset.batch_by_size(rows, **limits))[place:]
+            batches = list(self.dataset.batch_by_size(rows, **limits))[index:]
         return list(ShardedIterator(batches, self.num_shards, self.shard_id, fill_value=[]))

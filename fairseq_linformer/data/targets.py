@@ -56,8 +56,8 @@ class WordTargetDataset(BaseWrapperDataset):
             return {}
         targets = pad_sequence([item["target"] for item in samples], batch_first=True, padding_value=NO_WORD)
         starts = pad_sequence([item["word_starts"] for item in samples], batch_first=True, padding_value=TRUNCATED)
-        rows = [{**item, "target": target} for item, target in zip(samples, targets, strict=True)]
-        return {**self.dataset.collater(rows), "word_starts": starts}
+        sequences = [{**item, "target": target} for item, target in zip(samples, targets, strict=True)]
+        return {**self.dataset.collater(sequences), "word_starts": starts}
 
 
 def remap(word_starts: Tensor, kept: Tensor) -> Tensor:

@@ -135,8 +135,8 @@ class SentencePieceTokenizer(Tokenizer):
         """
         model = self._processor
         spaces = [space for space in WHITE_SPACE if space in "".join(model.Encode(f"a{space}a", out_type=str))]
-        others = [symbol for symbol in self.dictionary.symbols if symbol not in pieces]
-        return spaces + [symbol for symbol in others if symbol in model.Encode(symbol, out_type=str)]
+        unlisted = [symbol for symbol in self.dictionary.symbols if symbol not in pieces]
+        return spaces + [symbol for symbol in unlisted if symbol in model.Encode(symbol, out_type=str)]
 
     def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
         numbered = self._processor.Encode(list(lines), out_type=int, num_threads=1)

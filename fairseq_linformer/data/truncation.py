@@ -57,8 +57,8 @@ def kept_tokens(row: Tensor, length: int, method: str, bos: int, eos: int, fract
     if len(row) <= length:
         return torch.ones_like(keep)
     texts = [(before + 1, end) for before, end in pairwise([-1, *special, len(row)])]  # texts may be empty
-    kept = _shares([end - start for start, end in texts], length - len(special))
-    for (start, end), count in zip(texts, kept, strict=True):
+    counts = _shares([end - start for start, end in texts], length - len(special))
+    for (start, end), count in zip(texts, counts, strict=True):
         if method == "random-crop":
             first = start + int(fraction * (end - start - count + 1))
             keep[first : first + count] = True
@@ -121,11 +121,11 @@ class TruncatedDataset(BaseWrapperDataset):
         random = self.method == "random-crop"
         fraction = np.random.default_rng((self.seed, self.epoch, index)).random() if random else 0.0
         tokens = item["net_input.src_tokens"]
-        kept = kept_tokens(tokens, self.length, self.method, self.bos, self.eos, fraction)
-        changed: dict[str, Any] = dict.fromkeys(("net_input.src_lengths", "ntokens"), int(kept.sum()))
-        changed["net_input.src_tokens"] = tokens[kept]
+        keep_mask = kept_tokens(tokens, self.length, self.method, self.bos, self.eos, fraction)
+        changed: dict[str, Any] = dict.fromkeys(("net_input.src_lengths", "ntokens"), int(keep_mask.sum()))
+        changed["net_input.src_tokens"] = tokens[keep_mask]
         if "word_starts" in item:
-            changed["word_starts"] = remap(item["word_starts"], kept)
+            changed["word_starts"] = remap(item["word_starts"], keep_mask)
         return {**item, **changed}
 
     def num_tokens(self, index: int) -> int:

@@ -120,8 +120,8 @@ class TfIdf:
     def __init__(self, task: Task, texts: Texts, labels: Sequence) -> None:
         if task.kind == "token-label":
             ends = itertools.accumulate(map(len, labels))
-            kept = max(1, sum(end <= MAX_WORDS for end in ends))
-            texts, labels = texts[:kept], labels[:kept]
+            num_texts = max(1, sum(end <= MAX_WORDS for end in ends))
+            texts, labels = texts[:num_texts], labels[:num_texts]
         self._task = task
         self._binarizer = MultiLabelBinarizer(classes=task.classes)
         self._vectorizer = None if task.kind == "token-label" else _fit_vectorizer(texts)
@@ -195,12 +195,12 @@ def _word_features(words: Sequence[str]) -> Iterator[list[str]]:
     """Yield the features of each word of a row: itself, its affixes and shape, and two words on either side."""
     padded = ["<s>", "<s>", *(word.strip() for word in words), "</s>", "</s>"]
     low = [word.lower() for word in padded]
-    for place in range(2, len(padded) - 2):
-        word = padded[place]
+    for index in range(2, len(padded) - 2):
+        word = padded[index]
         shape = re.sub(r"[^\W\d_]", "x", re.sub(r"[A-Z]", "X", re.sub(r"\d", "9", word)))
-        near = [f"{step}={low[place + step]}" for step in (-2, -1, 0, 1, 2)]
-        pairs = [f"-1,0={low[place - 1]} {low[place]}", f"0,1={low[place]} {low[place + 1]}"]
-        yield [*near, *pairs, f"shape={shape[:8]}", f"begin={low[place][:3]}", f"end={low[place][-3:]}", "bias"]
+        neighbours = [f"{step}={low[index + step]}" for step in (-2, -1, 0, 1, 2)]
+        pairs = [f"-1,0={low[index - 1]} {low[index]}", f"0,1={low[index]} {low[index + 1]}"]
+        yield [*neighbours, *pairs, f"shape={shape[:8]}", f"begin={low[index][:3]}", f"end={low[index][-3:]}", "bias"]
 
 
 def _linear_model(kind: str, strength: float) -> BaseEstimator:

@@ -162,10 +162,10 @@ class TextPredictionCriterion(FairseqCriterion):
 
     def log_metrics(self, logging_outputs: Sequence[Mapping[str, Any]]) -> None:
         """Log the task's metrics over all batches since an aggregation began, if there were rows."""
-        places = [log["rows"].flatten(0, 1) for log in logging_outputs if "rows" in log]
-        if not places:
+        rank_rows = [log["rows"].flatten(0, 1) for log in logging_outputs if "rows" in log]
+        if not rank_rows:
             return
-        rows = torch.cat(places).cpu()
+        rows = torch.cat(rank_rows).cpu()
         rows = rows[rows[:, -1] > 0, :-1]
         if not len(rows):  # no word of them has a known label
             return
@@ -203,7 +203,7 @@ def class_weights(given: Any, record: Task, dictionary: Dictionary) -> Tensor | 
     name, count, kinds = "criterion.class_weights", len(record.classes), ("single-label", "token-label")
     check(name, given, record.kind in kinds, f"left out with {record.kind} tasks")
     rows = dictionary.count[dictionary.nspecial :][:count]
-    weights = [sum(rows) / (count * max(1, own)) for own in rows] if given == "balanced" else given
+    weights = [sum(rows) / (count * max(1, class_count)) for class_count in rows] if given == "balanced" else given
     works = isinstance(weights, Sequence) and len(weights) == count
     works = works and all(isinstance(weight, int | float) and weight >= 0 for weight in weights)
     check(name, given, works, f"balanced, or a list of {count} numbers from 0 on, for {', '.join(record.classes)}")
@@ -240,15 +240,15 @@ def classes_of_words(
 ) -> Outcome:
     """Return the outcome of logits (B, n, classes), and targets and starts of words as in ``data/targets.py``."""
     predictions = tags(logits, word_starts, majority)
-    kept, known = word_starts != TRUNCATED, targets >= 0
+    uncut, labelled = word_starts != TRUNCATED, targets >= 0
     at_words = logits.gather(1, word_starts.clamp(min=0)[..., None].expand(-1, -1, logits.shape[-1]))
     log_probabilities = F.log_softmax(at_words.flatten(0, 1), dim=-1, dtype=torch.float32)
-    learned = targets.where(kept & known, IGNORED).flatten()
+    learned = targets.where(uncut & labelled, IGNORED).flatten()
     loss = F.nll_loss(log_probabilities, learned, weights, ignore_index=IGNORED, reduction="sum")
-    row = torch.arange(len(targets), device=targets.device)[:, None].expand_as(targets)[known]
+    row = torch.arange(len(targets), device=targets.device)[:, None].expand_as(targets)[labelled]
     first = row.diff(prepend=row.new_full((1,), -1)) > 0
-    rows = torch.stack((targets[known], predictions[known], first.to(targets.dtype)), dim=1)
-    return Outcome(loss, (kept & known).sum(), rows, (known & ~kept).sum())
+    rows = torch.stack((targets[labelled], predictions[labelled], first.to(targets.dtype)), dim=1)
+    return Outcome(loss, (uncut & labelled).sum(), rows, (labelled & ~uncut).sum())
 
 
 def tags(logits: Tensor, word_starts: Tensor, majority: int) -> Tensor:
@@ -267,7 +267,7 @@ def gather_ranks(rows: Tensor) -> Tensor:
         rank = distributed.get_data_parallel_rank()
         distributed.all_reduce(most, distributed.get_data_parallel_group(), op="max")
     columns = rows.shape[1]
-    places = torch.zeros(ranks, int(most), columns + 1, device=rows.device)
-    places[rank, : len(rows), :columns] = rows
-    places[rank, : len(rows), columns] = 1
-    return places
+    padded = torch.zeros(ranks, int(most), columns + 1, device=rows.device)
+    padded[rank, : len(rows), :columns] = rows
+    padded[rank, : len(rows), columns] = 1
+    return padded

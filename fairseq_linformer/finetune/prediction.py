@@ -154,9 +154,9 @@ class Predictor:
         """Truncate a row as ``text_prediction`` does; ``sentence_prediction`` has no options for it: keep the head."""
         dictionary, cfg = self.task.source_dictionary, self.task.cfg
         length, method = max_length_and_method(cfg, cfg.max_positions)
-        kept = kept_tokens(row.tokens, length, method, dictionary.bos(), dictionary.eos())
+        keep_mask = kept_tokens(row.tokens, length, method, dictionary.bos(), dictionary.eos())
         self.cut += len(row.tokens) > self.longest
-        return _Row(row.tokens[kept], None if row.word_starts is None else remap(row.word_starts, kept))
+        return _Row(row.tokens[keep_mask], None if row.word_starts is None else remap(row.word_starts, keep_mask))
 
     def _predict(self, rows: Iterator[_Row], **bar: Any) -> Iterator[Prediction]:
         with tqdm(unit="row", **bar) as progress:

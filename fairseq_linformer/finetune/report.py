@@ -46,8 +46,8 @@ def write_results(sweep: Sweep, results: Sequence[Result], search: Sequence[Resu
     checkpoint = {"path": str(sweep.checkpoint), "sha256": sweep.digest}
     content: dict[str, Any] = {"checkpoint": checkpoint, "model": vars(sweep.model)}
     for section, rows in new.items():
-        kept = [row for row in old.get(section, ()) if row["task"] not in sweep.summaries]
-        content[section] = sorted(kept + rows, key=_task_order)
+        previous = [row for row in old.get(section, ()) if row["task"] not in sweep.summaries]
+        content[section] = sorted(previous + rows, key=_task_order)
     write_whole(sweep.out / RESULTS_FILE, json.dumps(content, indent=1, default=str) + "\n")
 
     text = f"{as_markdown(content['table'])}\nCheckpoint: {sweep.checkpoint} (SHA-256 {sweep.digest[:12]}…)\n"

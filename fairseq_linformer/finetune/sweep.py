@@ -288,7 +288,9 @@ class Sweep:
         """Raise an error if the user's overrides change the options that distinguish the runs, or their folders."""
         words = self.training(run).settings
         ours = words[: len(words) - len(self.overrides)]
-        expected, composed = (dict(flat(compose_configuration(FINE_TUNING, given))) for given in (ours, words))
+        expected, composed = (
+            dict(flat(compose_configuration(FINE_TUNING, override_list))) for override_list in (ours, words)
+        )
         for name in SET_BY_SWEEP:
             allowed = expected.get(name)
             value = composed.get(name, allowed)
@@ -318,8 +320,8 @@ class Sweep:
             for task in self.summaries
         }
         chosen = {task: result.run.setting for task, result in best.items()}
-        others = [run for run in runs if run.seed != self.seeds[0] and run.setting == chosen[run.task.name]]
-        return [*best.values(), *train(others)], [result for result in tried if result not in best.values()]
+        remaining = [run for run in runs if run.seed != self.seeds[0] and run.setting == chosen[run.task.name]]
+        return [*best.values(), *train(remaining)], [result for result in tried if result not in best.values()]
 
     def _train(self, runs: Sequence[Run], jobs: int, launcher: Sequence[str]) -> list[Result]:
         calls: list[Callable[[], Result]] = [

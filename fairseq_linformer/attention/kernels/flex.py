@@ -62,9 +62,9 @@ def _linformer_inputs(attention: LinformerAttention, x: Tensor, *rest: Tensor | 
     kv = attention.project_windowed_kv(x, *rest)
     queries = attention.rotated(attention.q_proj(x)).unflatten(-1, kv.values.shape[2:])
 
-    def prefix(rows: Tensor, positions: Tensor) -> Tensor:
-        rows = rows.transpose(1, 2)
-        return torch.cat([rows, kv.context.first(positions)], dim=1) if kv.context.sinks else rows
+    def prefix(projected: Tensor, positions: Tensor) -> Tensor:
+        projected = projected.transpose(1, 2)
+        return torch.cat([projected, kv.context.first(positions)], dim=1) if kv.context.sinks else projected
 
     prefixes = prefix(kv.row_keys, kv.unrotated_keys), prefix(kv.row_values, kv.values)
     inputs = _inputs(queries, prefixes, (kv.rotary_keys, kv.values), kv.context.margin)
@@ -89,10 +89,10 @@ def _inputs(queries: Tensor, prefix: tuple[Tensor, Tensor], text: tuple[Tensor, 
 
 def _linformer_mask(attention: LinformerAttention, prefix_len: int, padding: Tensor, unpadded: bool) -> MaskSpec:
     context = attention.local_context(padding.size(1), None if unpadded else padding)
-    rows = None if unpadded else attention.key_projection.attended_rows(padding)
-    if rows is None:
-        rows = padding.new_ones((len(padding), prefix_len - min(context.sinks, padding.size(1))))
-    return MaskSpec(context.size, context.prefix_visibility(rows, ~padding), context.text_visibility(~padding))
+    attended = None if unpadded else attention.key_projection.attended_rows(padding)
+    if attended is None:
+        attended = padding.new_ones((len(padding), prefix_len - min(context.sinks, padding.size(1))))
+    return MaskSpec(context.size, context.prefix_visibility(attended, ~padding), context.text_visibility(~padding))
 
 
 def _longformer_mask(attention: LongformerAttention, prefix_len: int, padding: Tensor, unpadded: bool) -> MaskSpec:
@@ -239,11 +239,11 @@ def make_block_mask(visibility: Visibility, block_starts: Tensor, full_tiles: bo
     """
     first, last = block_starts[::TILE, None], block_starts[TILE - 1 :: TILE, None]  # of the queries in each tile
     start, stop, outside = visibility
-    some = outside | ((start <= last) & (first < stop))  # (n / TILE, s)
+    any_visible = outside | ((start <= last) & (first < stop))  # (n / TILE, s)
     every = torch.where(outside, start == stop, (start <= first) & (last < stop))
-    some, every = some.unflatten(1, (-1, TILE)).any(2), every.unflatten(1, (-1, TILE)).all(2)
-    sizes = (TILE * some.size(0), outside.size(1))
-    numbers, indices = _dense_to_ordered(some & ~every if full_tiles else some)
+    any_visible, every = any_visible.unflatten(1, (-1, TILE)).any(2), every.unflatten(1, (-1, TILE)).all(2)
+    sizes = (TILE * any_visible.size(0), outside.size(1))
+    numbers, indices = _dense_to_ordered(any_visible & ~every if full_tiles else any_visible)
     full_numbers, full_indices = _dense_to_ordered(every) if full_tiles else (None, None)
     return BlockMask.from_kv_blocks(numbers, indices, full_numbers, full_indices, TILE, seq_lengths=sizes)
 

@@ -156,10 +156,10 @@ def attend_kernel(
                     mask=visible[:, None] & (column < D)[None, :], other=0.0)  # fmt: skip
         scores = tl.where(visible[None, :], _dot(q, k) * scale, -3.0e38)
         higher = tl.maximum(highest, tl.max(scores, 1))
-        weights, kept = tl.exp(scores - higher[:, None]), tl.exp(highest - higher)
+        weights, rescale = tl.exp(scores - higher[:, None]), tl.exp(highest - higher)
         weights = tl.where(visible[None, :], weights, 0.0)
-        total = total * kept + tl.sum(weights, 1)
-        acc = acc * kept[:, None] + _dot(weights.to(v.dtype), v)
+        total = total * rescale + tl.sum(weights, 1)
+        acc = acc * rescale[:, None] + _dot(weights.to(v.dtype), v)
         highest = higher
     acc = acc / total[:, None]
     to = out + ((batch * length + start + query) * H + head)[:, None] * D + column[None, :]

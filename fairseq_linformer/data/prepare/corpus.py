@@ -119,20 +119,20 @@ def prepare_corpus(
     """
     started = time.monotonic()
     check_data_path(out)
-    given = None
+    loaded = None
     if tokenizer is not None:
         for name, value in {"vocab-size": vocab_size, "sample-characters": sample_characters}.items():
             check(f"--{name}", value, value is None, f"left out with --tokenizer {tokenizer}, which needs no training")
-        given = _given_tokenizer(tokenizer)
+        loaded = _load_any_tokenizer(tokenizer)
     vocab_size = DEFAULT_VOCAB_SIZE if vocab_size is None else vocab_size
     check_vocab_size("--vocab-size", vocab_size)
     sample = LineSample(sample_characters or DEFAULT_SAMPLE_CHARACTERS, seed)
     with staged_folder(out, REPORT_FILE) as (folder, report_file), naming(str(folder / _SPOOL_FILE), "standard input"):
         files = _find_files(train, valid, folder)
-        reports = {split: _survey(files[split], None if given or split == "valid" else sample) for split in files}
-        if given is not None:
-            given.save(folder)
-        used = given or _train_tokenizer(sample, folder, vocab_size)
+        reports = {split: _survey(files[split], None if loaded or split == "valid" else sample) for split in files}
+        if loaded is not None:
+            loaded.save(folder)
+        used = loaded or _train_tokenizer(sample, folder, vocab_size)
         frequencies = _write_dataset(files, used, folder, workers or available_cores(), reports)
         (folder / _SPOOL_FILE).unlink(missing_ok=True)
         json.dump({split: asdict(report) for split, report in reports.items()}, report_file, indent=1)
@@ -140,10 +140,10 @@ def prepare_corpus(
     return {split: report.unknown / report.tokens for split, report in reports.items()}
 
 
-def _given_tokenizer(place: Path) -> Tokenizer:
+def _load_any_tokenizer(source: Path) -> Tokenizer:
     """Load the tokenizer of a folder or file; GPT-2's files need no dict.txt."""
-    encoder, merges = place / ENCODER_FILE, place / MERGES_FILE
-    return GPT2Tokenizer(encoder, merges, dictionary_in(place)) if encoder.is_file() else load_tokenizer(place)
+    encoder, merges = source / ENCODER_FILE, source / MERGES_FILE
+    return GPT2Tokenizer(encoder, merges, dictionary_in(source)) if encoder.is_file() else load_tokenizer(source)
 
 
 def _find_files(train: Sequence[Path], valid: Sequence[Path], folder: Path) -> dict[str, list[Path]]:

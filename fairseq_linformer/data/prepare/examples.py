@@ -42,21 +42,21 @@ def encode_columns(
             `where`, or with the given one and the row's number, counted from 1 after `before` others.
     """
     columns: list[list[str]] = [[], []] if pairs else [[]]
-    places = _places(batch, where, before)
-    for place, example in zip(places, batch, strict=True):
+    locations = _locations(batch, where, before)
+    for location, example in zip(locations, batch, strict=True):
         if not isinstance(example.text, str) or (example.second is not None) != pairs:
             expected = "pairs of texts" if pairs else "single texts"
-            raise UserError(f"{place}: all must be {expected}, as the first of train is")
+            raise UserError(f"{location}: all must be {expected}, as the first of train is")
         texts = (example.text,) if example.second is None else (example.text, example.second)
         for column, text in zip(columns, texts, strict=True):
             column.append(WHITESPACE.sub(" ", text).strip())
         if not any(column[-1] for column in columns):  # QQP has pairs with one empty question
-            raise UserError(f"{place}: the text is empty: {texts[0]!r}")
+            raise UserError(f"{location}: the text is empty: {texts[0]!r}")
     encoded = [tokenizer.encode(column) for column in columns]
     for column, pieces in zip(columns, encoded, strict=True):
-        for place, text, ids in zip(places, column, pieces, strict=True):
+        for location, text, ids in zip(locations, column, pieces, strict=True):
             if text and not ids.size:
-                raise UserError(f"{place}: no piece is left of the text {text!r}")
+                raise UserError(f"{location}: no piece is left of the text {text!r}")
     return encoded
 
 
@@ -65,8 +65,8 @@ def names_of(label: Label | None) -> tuple[str, ...]:
     return () if label is None else (label,) if isinstance(label, str) else label
 
 
-def _places(batch: Sequence[Example], where: str, before: int) -> list[str]:
-    return [example.where or f"{where} {row}" for row, example in enumerate(batch, before + 1)]
+def _locations(batch: Sequence[Example], prefix: str, before: int) -> list[str]:
+    return [example.where or f"{prefix} {row}" for row, example in enumerate(batch, before + 1)]
 
 
 def encode_words(
@@ -75,9 +75,9 @@ def encode_words(
     """Encode rows of words, at least one each; also return the number of pieces, at least one, of each word."""
     unknown = np.array([tokenizer.dictionary.unk()], dtype=np.int32)  # of a word without pieces
     pieces, sizes = [], []
-    for place, example in zip(_places(batch, where, before), batch, strict=True):
+    for location, example in zip(_locations(batch, where, before), batch, strict=True):
         if isinstance(example.text, str) or example.second is not None or not example.text:
-            raise UserError(f"{place}: all must be lists of words, as the first of train is")
+            raise UserError(f"{location}: all must be lists of words, as the first of train is")
         # Every word but the first follows a space, which byte-level BPE needs, and sentencepiece adds itself.
         spaced = [WHITESPACE.sub(" ", f"{' ' if number else ''}{word}") for number, word in enumerate(example.text)]
         ids = [encoded if encoded.size else unknown for encoded in tokenizer.encode(spaced)]

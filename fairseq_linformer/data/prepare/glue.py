@@ -45,7 +45,7 @@ def read_glue(source: Path, task: str) -> dict[str, SourceSplit]:
             file and the line.
     """
     task = known_task(task)
-    folder = next((place / task for place in (source, *sorted(source.glob("*/"))) if (place / task).is_dir()), None)
+    folder = next((parent / task for parent in (source, *sorted(source.glob("*/"))) if (parent / task).is_dir()), None)
     if folder is None:
         raise FileNotFoundError(f"{source} holds no folder {task}")
     if missing := [file.name for file in SOURCES[task].files.values() if not (folder / file.name).is_file()]:
@@ -69,13 +69,13 @@ def _read(path: Path, file: SourceFile, task: Task) -> Iterator[Example | None]:
             yield Example(text, label, second[0] if second else None, row.where)
 
 
-def _label(value: str, task: Task, where: str) -> str:
+def _label(value: str, task: Task, location: str) -> str:
     """Return the class or the score of a row; it must be one of the task."""
     score = number_of(value)
     works = value in task.classes if task.classes else score is not None and 0.0 <= score <= task.scale
     if not works:
         allowed = ", ".join(task.classes) or f"the numbers from 0 to {task.scale:g}"
-        raise UserError(f"{where}: label {value!r} is none of {allowed}")
+        raise UserError(f"{location}: label {value!r} is none of {allowed}")
     return value
 
 
@@ -132,8 +132,8 @@ def _write_mrpc(train: Path, test: Path, dev_ids: Path, folder: Path) -> None:
     """Write GLUE's three files from the original corpus. The dev set is given as a list of pairs of ids in train."""
     pairs = {tuple(line.split("\t")) for line in dev_ids.read_text(encoding="utf-8").splitlines()}
     header, *rows = train.read_text(encoding="utf-8").rstrip("\n").split("\n")
-    for name, wanted in (("train.tsv", False), ("dev.tsv", True)):
-        chosen = [row for row in rows if (tuple(row.split("\t")[1:3]) in pairs) == wanted]
+    for name, in_dev in (("train.tsv", False), ("dev.tsv", True)):
+        chosen = [row for row in rows if (tuple(row.split("\t")[1:3]) in pairs) == in_dev]
         (folder / name).write_text("\n".join([header, *chosen]) + "\n", encoding="utf-8")
     _, *rows = test.read_text(encoding="utf-8").rstrip("\n").split("\n")
     numbered = ["\t".join([str(number), *row.split("\t")[1:]]) for number, row in enumerate(rows)]

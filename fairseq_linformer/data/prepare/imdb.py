@@ -31,14 +31,14 @@ DOWNLOADS = {ARCHIVE: "md5:7c2ac02c03563afcf9b574c7e56c153a"}
 @contextlib.contextmanager
 def imdb_folder(source: str) -> Iterator[Path]:
     """Yield a folder for `read_imdb`: `source` is one, an archive of one, or the address of the download."""
-    place = download(source, DOWNLOADS)[ARCHIVE] if is_address(source) else Path(source)
-    with as_folder(place, _review_path, source) as folder:
+    path = download(source, DOWNLOADS)[ARCHIVE] if is_address(source) else Path(source)
+    with as_folder(path, _review_path, source) as folder:
         yield folder
 
 
 def _review_path(member: str) -> str | None:
-    found = MEMBER.fullmatch(member)
-    return found and f"aclImdb/{found[1]}"
+    match = MEMBER.fullmatch(member)
+    return match and f"aclImdb/{match[1]}"
 
 
 def read_imdb(folder: Path) -> dict[str, SourceSplit]:

@@ -108,17 +108,17 @@ class _Split:
 def _write_texts(prefixes: Sequence[Path], examples: Iterable[Example], tokenizer: Tokenizer) -> _Split:
     """Write a split of input0, and of input1 for pairs."""
     written, dictionary, split = _Split(), tokenizer.dictionary, prefixes[0].name
-    counts, where = written.counts, f"split {split}, row"
+    counts, location = written.counts, f"split {split}, row"
     bar = iter(tqdm(examples, desc=f"encoding {split}", unit="row", disable=None))
     with contextlib.ExitStack() as stack:
         writers = [stack.enter_context(indexed_writer(prefix, len(dictionary))) for prefix in prefixes]
         while batch := list(itertools.islice(bar, BATCH)):
             before = counts.examples
             if isinstance(batch[0].text, tuple):
-                columns, words = encode_words(batch, tokenizer, where=where, before=before)
+                columns, words = encode_words(batch, tokenizer, where=location, before=before)
                 written.words += words
             else:
-                columns = encode_columns(batch, tokenizer, pairs=len(writers) == 2, where=where, before=before)
+                columns = encode_columns(batch, tokenizer, pairs=len(writers) == 2, where=location, before=before)
             lengths = np.full(len(batch), len(writers), dtype=np.int64)  # <s>, or the separator of the two
             for pieces, write in zip(columns, writers, strict=True):
                 lengths += _write_items(write, [[*ids.tolist(), dictionary.eos()] for ids in pieces])
@@ -144,11 +144,11 @@ def _write_labels(
     folder.mkdir()
     labels: dict[str, list[Label]] = {}
     for split, written in splits.items():
-        known = [label for label in written.labels if label is not None]
-        if known or not split.startswith("test"):
-            if len(known) < len(written.labels):
+        labelled = [label for label in written.labels if label is not None]
+        if labelled or not split.startswith("test"):
+            if len(labelled) < len(written.labels):
                 raise UserError(_at(split, written.labels.index(None), "the label is missing"))
-            labels[split] = known
+            labels[split] = labelled
     if task.kind == "regression":
         for split, scores in labels.items():
             _write_scores(folder / f"{split}.label", split, scores, task.scale)

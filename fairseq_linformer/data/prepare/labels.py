@@ -120,9 +120,9 @@ def find_label_type(rows: Sequence[TableRow], columns: Columns) -> str:
     are_numbers = [number_of(label) is not None for label in labels]
     distinct = len(set(labels))
     if labels and all(are_numbers):
-        whole = all(map(_is_whole, labels))
-        if whole == (distinct <= FEW):
-            return "single-label" if whole else "regression"
+        integers = all(map(_is_whole, labels))
+        if integers == (distinct <= FEW):
+            return "single-label" if integers else "regression"
     elif 2 * sum(are_numbers) <= len(labels) and distinct <= max(FEW, len(labels) / 2):
         return "single-label"
     raise UserError(

@@ -140,10 +140,10 @@ def _leave_out_leaks(splits: dict[str, list[TableRow]]) -> Iterator[str]:
     order = [split for split in SPLITS if split in splits]
     for number, split in enumerate(order):
         later = {key for name in order[number + 1 :] for row in splits[name] for key in _keys(row)}
-        kept = [row for row in splits[split] if not later.intersection(_keys(row))]
-        if lost := len(splits[split]) - len(kept):
+        remaining = [row for row in splits[split] if not later.intersection(_keys(row))]
+        if lost := len(splits[split]) - len(remaining):
             yield f"{split}: {lost:,} rows whose text or group is in {' or '.join(order[number + 1 :])} are left out"
-        splits[split] = kept
+        splits[split] = remaining
 
 
 def _keys(row: TableRow) -> list[Hashable]:
@@ -200,16 +200,16 @@ def split_rows(
     for unit, names in zip(units, labels, strict=True):
         candidates = {*names, stratum[unit]} - {""}
         stratum[unit] = min(candidates, key=lambda name: (frequency[name], name), default="")
-    first, *others = fractions
+    first, *other_splits = fractions
     split_of_unit = [first] * len(stratum)
     left = list(range(len(stratum)))
-    for split in others:
+    for split in other_splits:
         size = round(fractions[split] * len(stratum))
         if not 0 < size < len(left):
             continue
         strata = _merge_rare([stratum[unit] for unit in left], size)
-        left, taken = train_test_split(left, test_size=size, random_state=seed, stratify=strata)
-        for unit in taken:
+        left, assigned = train_test_split(left, test_size=size, random_state=seed, stratify=strata)
+        for unit in assigned:
             split_of_unit[unit] = split
     rows = list(zip(units, labels, strict=True))
     trained = {name for unit, names in rows if split_of_unit[unit] == first for name in names}

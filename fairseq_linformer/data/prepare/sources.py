@@ -68,8 +68,8 @@ def unpack(archive: Path, folder: Path, target: Target) -> None:
     """
     try:
         for name, stream in _zip_members(archive) if zipfile.is_zipfile(archive) else _tar_members(archive):
-            if place := target(name):
-                path = folder / place
+            if target_path := target(name):
+                path = folder / target_path
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with path.open("wb") as copy:
                     shutil.copyfileobj(stream, copy)

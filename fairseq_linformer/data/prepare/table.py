@@ -109,15 +109,15 @@ def check_filled(rows: Iterable[Example], source: str, *, words: bool) -> None:
 def _decode_lines(lines: Iterable[bytes], source: str) -> Iterator[tuple[str, str]]:
     """Yield the location of each line, and the line with its end."""
     for number, line in enumerate(lines, 1):
-        where = f"{source}, line {number}"
+        location = f"{source}, line {number}"
         if number == 1:
             check_line_ends(line, source)
-        yield where, decoded(line, where, mark=number == 1)
+        yield location, decoded(line, location, mark=number == 1)
 
 
 def _parse_txt(lines: Iterable[bytes], source: str) -> Iterator[Row]:
-    for where, line in _decode_lines(lines, source):
-        yield Row(where, {"text": line.rstrip("\r\n")})
+    for location, line in _decode_lines(lines, source):
+        yield Row(location, {"text": line.rstrip("\r\n")})
 
 
 def tsv_rows(
@@ -137,24 +137,24 @@ def tsv_rows(
         skips_broken: yield None for a row with another number of fields, which is an error otherwise.
     """
     names = columns
-    for number, (where, line) in enumerate(_decode_lines(lines, source), 1):
+    for number, (location, line) in enumerate(_decode_lines(lines, source), 1):
         fields = line.rstrip("\r\n").split("\t")
         if number == 1 and header:
             if columns is not None and fields != list(columns):
-                raise UserError(f"{where}: the header is {fields}, it must be {list(columns)}")
-            names = _check_header(fields, where)
+                raise UserError(f"{location}: the header is {fields}, it must be {list(columns)}")
+            names = _check_header(fields, location)
         elif names is None or len(fields) == len(names):
-            yield Row(where, dict(zip(names or (), fields, strict=True)))
+            yield Row(location, dict(zip(names or (), fields, strict=True)))
         elif skips_broken:
             yield None
         else:
             listed = ", ".join(names)
-            raise UserError(f"{where}: {len(fields)} fields between tabs, but the file has {len(names)}: {listed}")
+            raise UserError(f"{location}: {len(fields)} fields between tabs, but the file has {len(names)}: {listed}")
 
 
-def _check_header(names: Sequence[str], where: str) -> Sequence[str]:
+def _check_header(names: Sequence[str], location: str) -> Sequence[str]:
     if twice := [name for name in names if name and names.count(name) > 1]:
-        raise UserError(f"{where}: two columns are called {twice[0]!r}: rename one")
+        raise UserError(f"{location}: two columns are called {twice[0]!r}: rename one")
     return names
 
 
@@ -164,39 +164,39 @@ def _parse_csv(lines: Iterable[bytes], source: str) -> Iterator[Row]:
     csv.field_size_limit(sys.maxsize)  # a cell may hold a chapter
     reader = csv.reader(chain([first], texts), delimiter=max(DELIMITERS, key=first.count), strict=True)
     header: Sequence[str] = ()
-    where = f"{source}, line 1"
+    location = f"{source}, line 1"
     try:
         for fields in reader:
             if not fields and len(header) != 1:
                 pass  # a blank line; in a table of one column it would be an empty text
             elif not header:
-                header = _check_header(fields, where)
+                header = _check_header(fields, location)
             elif len(fields) != len(header):
-                raise UserError(f"{where}: {len(fields)} fields, but the header has {len(header)}")
+                raise UserError(f"{location}: {len(fields)} fields, but the header has {len(header)}")
             else:
-                yield Row(where, dict(zip(header, fields, strict=True)))
-            where = f"{source}, line {reader.line_num + 1}"  # the first of those that the next row takes
+                yield Row(location, dict(zip(header, fields, strict=True)))
+            location = f"{source}, line {reader.line_num + 1}"  # the first of those that the next row takes
     except csv.Error as error:
-        raise UserError(f"{where}: not CSV ({error})") from error
+        raise UserError(f"{location}: not CSV ({error})") from error
 
 
 def _parse_jsonl(lines: Iterable[bytes], source: str) -> Iterator[Row]:
-    for where, line in _decode_lines(lines, source):
+    for location, line in _decode_lines(lines, source):
         if not line.strip():
             continue
         try:
             values = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise UserError(f"{where}: not JSON ({error})") from error
+            raise UserError(f"{location}: not JSON ({error})") from error
         if not isinstance(values, dict):
-            raise UserError(f"{where}: not a JSON object; an array becomes one object per line by jq -c '.[]'")
-        yield Row(where, values)
+            raise UserError(f"{location}: not a JSON object; an array becomes one object per line by jq -c '.[]'")
+        yield Row(location, values)
 
 
 def _parse_conll(lines: Iterable[bytes], source: str) -> Iterator[Row]:
     has_tabs, width, begin = False, 0, ""
     tokens: list[list[str]] = []
-    for where, ended_line in chain(_decode_lines(lines, source), [("", "")]):
+    for location, ended_line in chain(_decode_lines(lines, source), [("", "")]):
         line = ended_line.rstrip("\r\n")
         has_tabs = has_tabs or (not width and "\t" in line)
         fields = line.split("\t") if has_tabs else line.split()
@@ -206,8 +206,8 @@ def _parse_conll(lines: Iterable[bytes], source: str) -> Iterator[Row]:
         elif not _is_comment(line, fields, has_tabs, not width, not tokens):
             width = width or len(fields)
             if len(fields) != width:
-                raise UserError(f"{where}: {len(fields)} columns, but the first word has {width}")
-            begin = begin if tokens else where
+                raise UserError(f"{location}: {len(fields)} columns, but the first word has {width}")
+            begin = begin if tokens else location
             tokens.append(fields)
 
 
@@ -220,13 +220,13 @@ def _is_comment(line: str, fields: Sequence[str], has_tabs: bool, of_file: bool,
     return has_tabs and len(fields) == UNIVERSAL_COLUMNS and UNIVERSAL_RANGE.fullmatch(fields[0]) is not None
 
 
-def _sentence(where: str, tokens: Sequence[Sequence[str]]) -> Iterator[Row]:
+def _sentence(location: str, tokens: Sequence[Sequence[str]]) -> Iterator[Row]:
     """Yield the row of a sentence, without CoNLL-2003's mark of a document's start; yield nothing without words."""
     tokens = tokens[1:] if tokens and tokens[0][0] == "-DOCSTART-" else tokens
     columns = list(zip(*tokens, strict=True))
     numbers = [*range(len(columns)), *(range(-len(columns), 0) if len(columns) > 1 else ())]
     if tokens:
-        yield Row(where, {str(number): columns[number] for number in numbers})
+        yield Row(location, {str(number): columns[number] for number in numbers})
 
 
 FORMATS: Mapping[str, Callable[[Iterable[bytes], str], Iterator[Row]]] = {

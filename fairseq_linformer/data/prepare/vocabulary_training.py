@@ -40,22 +40,22 @@ class LineSample:
         self._random = np.random.default_rng(seed)
         self._heap: list[tuple[float, int, str]] = []  # largest key first
         self._smallest_refused = 1.0
-        self._seen = 0
+        self._piece_count = 0
 
     def add(self, lines: Sequence[str]) -> None:
         step = _PIECE_CHARACTERS
         pieces = [line[start : start + step] for line in lines for start in range(0, len(line), step)]
         keys = self._random.random(len(pieces))
-        for place in np.flatnonzero(keys < self._smallest_refused).tolist():
-            if keys[place] >= self._smallest_refused:
+        for index in np.flatnonzero(keys < self._smallest_refused).tolist():
+            if keys[index] >= self._smallest_refused:
                 continue
-            heapq.heappush(self._heap, (-float(keys[place]), self._seen + place, pieces[place]))
-            self._room -= len(pieces[place])
+            heapq.heappush(self._heap, (-float(keys[index]), self._piece_count + index, pieces[index]))
+            self._room -= len(pieces[index])
             while self._room < 0:
                 negative_key, _, refused = heapq.heappop(self._heap)
                 self._smallest_refused = -negative_key
                 self._room += len(refused)
-        self._seen += len(pieces)
+        self._piece_count += len(pieces)
 
     def lines(self) -> list[str]:
         """Return the sampled pieces of lines, in the order of the text."""
