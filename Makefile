@@ -53,7 +53,7 @@ gpu:
 
 docs: install
 	mkdir -p .pages && ln -sfn $(addprefix ../,README.md CHANGELOG.md LICENSE docs configs) .pages/
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 check: install
 	$(BIN)/ruff check .

@@ -231,7 +231,7 @@ def test_a_run_a_checkpoint_a_data_folder_and_a_model_file_name_the_same_tokeniz
     for place in (corpus, checkpoint.parent, checkpoint, corpus / "sentencepiece.bpe.model"):
         tokenizer = load_tokenizer(find_tokenizer(place))
         assert tokenizer.dictionary.symbols == load_dictionary(corpus / "dict.txt").symbols, place
-    with pytest.raises(FileNotFoundError, match=r"none is neither a prepared folder nor that of a run: it lacks dict"):
+    with pytest.raises(FileNotFoundError, match=r"none is no prepared folder.*dict"):
         load_tokenizer(find_tokenizer(tmp_path / "none"))
 
 

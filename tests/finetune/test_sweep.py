@@ -152,6 +152,7 @@ def test_complete_runs_are_not_repeated_and_other_settings_are_rejected(finished
     assert {name: (finished / name).read_text() for name in before} == before, "nothing is lost by it"
 
 
+@pytest.mark.exhaustive
 def test_runs_by_a_launcher_of_hydra(pretrained, tmp_path):
     """Local jobs of submitit, which run as those of Slurm do: log and checkpoints are found where they wrote them."""
     options = ("--tasks", "sst_2", "--seeds", "1", "--out", tmp_path, "--launcher", "submitit_local")

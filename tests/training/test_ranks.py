@@ -146,6 +146,7 @@ def growing(corpus, tmp_path_factory):
     return folder / "run"
 
 
+@pytest.mark.exhaustive
 def test_what_the_first_rank_refuses_is_said_once(corpus, alone, tmp_path):
     """The others end with it, not by a traceback of a connection that was closed."""
     shutil.copytree(alone, tmp_path / "run")
@@ -186,6 +187,7 @@ def pid_of(rank: int, launcher: int) -> int:
     return int(found)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the process of a rank in /proc")
 def test_each_rank_is_killed_in_turn(corpus, alone, tmp_path):
     """With flags. torchrun starts both ranks again, and they go on from their last checkpoint."""

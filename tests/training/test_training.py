@@ -187,6 +187,7 @@ def test_a_run_is_not_complete_nor_continued_for_another_configuration(trained, 
     assert {path: path.read_bytes() for path in (tmp_path / "run").glob("*.*")} == before
 
 
+@pytest.mark.exhaustive
 def test_a_fine_tuning_continues_elsewhere_as_its_error_advises(trained, classification, tmp_path):
     """The words that it prints are added to the same command; the model is that of the run they name.
 
@@ -216,6 +217,7 @@ def test_jobs_of_a_multirun_leave_nothing_to_each_other(trained, tmp_path):
     assert_same_training(parameters(tmp_path / "alone"), parameters(tmp_path / "runs/2"))
 
 
+@pytest.mark.exhaustive
 def test_a_job_of_a_multirun_that_fails_is_named_and_the_others_run(trained, tmp_path):
     (tmp_path / "my/preset").mkdir(parents=True)
     (tmp_path / "my/preset/mine.yaml").write_text("# @package _global_\nmodel:\n  dropout: 0.2\n")
