@@ -189,7 +189,7 @@ def test_every_mechanism_exports(tmp_path, options):
     assert_agrees(model, path)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_command_writes_a_file_with_the_names_of_optimum(tmp_path, capsys):
     model, path = roberta(), tmp_path / "model.onnx"
     model.save_pretrained(tmp_path / "model")

@@ -118,7 +118,7 @@ def test_every_mechanism_is_compared():
     assert {word.partition("=")[2] for word in words if word.startswith("model.attention=")} == ATTENTIONS.keys()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_an_interrupted_comparison_goes_on(corpus, tmp_path, monkeypatch):
     sizes = ["model.encoder_embed_dim=32", "model.encoder_attention_heads=2", "model.max_positions=32"]
     sizes += ["model.projected_length=8", "common.cpu=true", "lr_scheduler.warmup_updates=1"]

@@ -232,7 +232,7 @@ def test_the_program_is_looked_for_where_pip_may_have_put_it(monkeypatch, tmp_pa
         assert running._program() == str(tmp_path / folder / "fairseq-hydra-train")
 
 
-@pytest.mark.parametrize("ended_by", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("ended_by", [pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive), signal.SIGKILL])
 def test_two_processes_do_not_train_in_one_folder_and_a_terminated_one_ends_its_training(
     calls, data, tmp_path, ended_by
 ):

@@ -156,7 +156,7 @@ def test_what_the_first_rank_refuses_is_said_once(corpus, alone, tmp_path):
     assert "Connection closed" not in output and "rank1" not in output
 
 
-@pytest.mark.parametrize(("done", "ranks"), [(2, 2), (4, 1), (5, 1)])
+@pytest.mark.parametrize(("done", "ranks"), [pytest.param(2, 2, marks=pytest.mark.exhaustive), (4, 1), (5, 1)])
 def test_a_run_whose_rows_grow_goes_on(corpus, growing, tmp_path, done, ranks):
     """From before, where and after they do: to the last bit the same, also with another number of ranks."""
     (tmp_path / "run").mkdir()
