@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 
 MOST_NAMED = 10  # items of a list in a message
-LAST_LINES = "; its last lines:\n"  # the last lines of a failed program's output follow it
 
 
 class UserError(ValueError):

@@ -25,7 +25,7 @@ import torch
 from tqdm import tqdm
 
 from ..checkpoint import read_task_state
-from ..errors import LAST_LINES, UserError
+from ..errors import UserError
 from ..files import CONFIGS, check_path, lock, read_json, write_whole
 from ..processes import available_cores
 from .fingerprint import RunFingerprint
@@ -255,7 +255,7 @@ def _failure(log: Path, offset: int, status: int) -> OSError:
     if lines and lines[-1].startswith("error: "):
         return OSError(f"fairseq-hydra-train: {lines[-1].removeprefix('error: ')}")
     tail = "\n".join(lines[-15:])
-    return OSError(f"fairseq-hydra-train ended with status {status}{LAST_LINES}{tail}")
+    return OSError(f"fairseq-hydra-train ended with status {status}; its last lines:\n{tail}")
 
 
 def _show(log: IO[str], bar: tqdm) -> None:
