@@ -1,4 +1,4 @@
-"""fairseq's dictionaries of pieces: reading, creation from a subword model, and the share of unknown pieces."""
+"""fairseq's dictionaries of pieces: reading, creation from a subword model, and a warning of unknown pieces."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -11,8 +11,8 @@ from fairseq.data import Dictionary
 from ..errors import UserError
 
 DICTIONARY_FILE = "dict.txt"
-REPORT_FILE = "corpus.json"  # of a prepared corpus: counts of its text
-SHARDS_FILE = "shards.json"  # of a folder of several prepared corpora, as version 0.3.0 could write it
+REPORT_FILE = "corpus.json"  # counts of the text of a prepared corpus
+SHARDS_FILE = "shards.json"  # in a folder of several prepared corpora, which version 0.3.0 could write
 MASK = "<mask>"  # the tasks add it to the dictionary that they read
 
 # Tensor cores are fastest when the sizes of matrices are multiples of eight; the vocabulary is such a size.
@@ -21,9 +21,8 @@ SIZE_MULTIPLE = 8
 # Above this fraction of unknown pieces, the vocabulary was not made for the text.
 MOST_UNKNOWN = 0.001
 
-GIVEN_REMEDY = (  # for commands that use the tokenizer of a model
-    "the texts need the vocabulary of their model, so take a checkpoint whose vocabulary has them, or pretrain one: a "
-    "vocabulary that linformer prepare corpus makes now lacks none"
+MODEL_REMEDY = (  # for commands that use the tokenizer of a model
+    "take a checkpoint whose vocabulary has them, or pretrain one: a vocabulary of linformer prepare corpus has all"
 )
 
 
@@ -42,11 +41,11 @@ def dictionary_in(folder: Path) -> Dictionary | None:
 
 
 def load_dictionary(path: Path) -> Dictionary:
-    """Load fairseq's Dictionary from a dict.txt; an error names the file."""
+    """Load a dictionary from a dict.txt; an error names the file."""
     try:
         with path.open(encoding="utf-8") as stream:
             return Dictionary.load(stream)
-    except (ValueError, RuntimeError) as error:  # a malformed line, or not UTF-8; a word that occurs twice
+    except (ValueError, RuntimeError) as error:  # a malformed line, text that is not UTF-8, a repeated word
         raise UserError(f"{path}: not a fairseq dictionary ({' '.join(str(error).split())})") from error
 
 
@@ -63,20 +62,18 @@ def without_mask(dictionary: Dictionary) -> list[str]:
 
 
 def fitting_dictionary(dictionary: Dictionary | None, pieces: Collection[str], model: Path) -> Dictionary:
-    """Return the given dictionary, or one of the pieces, in their order.
+    """Return `dictionary`, or if it is None one of the pieces, in their order.
 
-    The latter is padded so that its size, with the tasks' <mask>, is a multiple of SIZE_MULTIPLE.
+    The new one is padded so that its size, with the tasks' <mask>, is a multiple of SIZE_MULTIPLE.
 
     Raises:
-        UserError: the given dictionary is another model's, and would silently turn most of the text into <unk>.
+        UserError: `dictionary` is that of another model, and would silently turn most of the text into <unk>.
     """
     if dictionary is not None:
         present = sum(piece in dictionary for piece in pieces)
         if 2 * present < len(pieces):
-            raise UserError(
-                f"{model}: the dictionary holds only {present} of its {len(pieces)} pieces, so it belongs to another "
-                "model; more than half are needed"
-            )
+            held = f"the dictionary has only {present} of its {len(pieces)} pieces, fewer than half"
+            raise UserError(f"{model}: {held}, so it belongs to another model")
         return dictionary
     dictionary = Dictionary()
     for piece in pieces:
@@ -87,19 +84,15 @@ def fitting_dictionary(dictionary: Dictionary | None, pieces: Collection[str], m
 
 
 def ids_of(pieces: Mapping[int, str], size: int, dictionary: Dictionary) -> np.ndarray:
-    """Return the id of each of a model's `size` numbers, <unk> for those without a piece: int32, (size,)."""
+    """Return the dictionary's id of each id of a model, <unk> for ids without a piece: int32, (size,)."""
     table = np.full(size, dictionary.unk(), dtype=np.int32)
     for number, piece in pieces.items():
         table[number] = dictionary.index(piece)
     return table
 
 
-def unknown_warning(shares: Mapping[str, float], remedy: str = GIVEN_REMEDY) -> list[str]:
+def unknown_warning(shares: Mapping[str, float], remedy: str = MODEL_REMEDY) -> list[str]:
     """Return a warning if more than MOST_UNKNOWN of a split's pieces are <unk>; `shares` is that share by split."""
     high = ", ".join(f"{split} {share:.3%}" for split, share in shares.items() if share > MOST_UNKNOWN)
-    if not high:
-        return []
-    return [
-        f"warning: unknown pieces: {high}, more than {MOST_UNKNOWN:.1%}: the vocabulary lacks characters of this text, "
-        f"which the model cannot tell apart: {remedy}"
-    ]
+    reason = "the vocabulary lacks characters of this text, which the model cannot tell apart"
+    return [f"warning: unknown pieces: {high}, more than {MOST_UNKNOWN:.1%}: {reason}: {remedy}"] if high else []

@@ -10,7 +10,7 @@ import json
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain, groupby, pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -36,17 +36,13 @@ from .dictionaries import (
 SENTENCEPIECE_FILE = "sentencepiece.bpe.model"
 ENCODER_FILE = "encoder.json"
 MERGES_FILE = "vocab.bpe"
-
 TOKENIZER_FILE = "tokenizer.json"  # of the library tokenizers; fairseq knows no such file
-
-# Above the largest vocabularies in use, and below the limits of sentencepiece and of memory.
-MOST_PIECES = 1_000_000
 
 # All characters at which fairseq splits words.
 WHITE_SPACE = [character for character in map(chr, range(0x3001)) if character.isspace()]
 
 # The GPT-2 encoder caches every word. The cache is emptied beyond this many, about 200 MB.
-_REMEMBERED_WORDS = 1_000_000
+_MOST_CACHED_WORDS = 1_000_000
 
 
 class Tokenizer(ABC):
@@ -55,7 +51,7 @@ class Tokenizer(ABC):
     Args:
         dictionary: starts with fairseq's special symbols <s> <pad> </s> <unk>; the tasks add <mask> after the last
             piece.
-        files: those of the model, by their names in a prepared folder.
+        files: files of the model, by their names in a prepared folder.
     """
 
     def __init__(self, dictionary: Dictionary, files: Mapping[str, Path]) -> None:
@@ -66,7 +62,7 @@ class Tokenizer(ABC):
         """Return the tokens of each line as dictionary ids: int32 arrays of shape (tokens,), without <s> and </s>."""
 
     def decode(self, rows: Sequence[np.ndarray]) -> list[str]:
-        """Return the text of ids, (tokens,), of each row: without <s>, <pad> and </s>, with a mark for <unk>."""
+        """Return the text of the ids of each row, (tokens,): without <s>, <pad> and </s>, with a mark for <unk>."""
         first, unknown = self.dictionary.nspecial, self.dictionary.unk()
         return self._decode([[token for token in map(int, row) if token >= first or token == unknown] for row in rows])
 
@@ -91,11 +87,11 @@ class Tokenizer(ABC):
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """sentencepiece model of any kind and any layout of control ids.
+    """sentencepiece model of any type and any layout of control ids.
 
     Args:
         model: the file.
-        dictionary: pieces that it lacks become <unk>. By default it has the model's pieces, in their order.
+        dictionary: pieces that are not in it become <unk>. By default it has the model's pieces, in their order.
     """
 
     def __init__(self, model: Path, dictionary: Dictionary | None = None) -> None:
@@ -110,7 +106,7 @@ class SentencePieceTokenizer(Tokenizer):
         dictionary = fitting_dictionary(dictionary, pieces.values(), model)
         super().__init__(dictionary, {SENTENCEPIECE_FILE: model})
         self._table = ids_of(pieces, self._processor.GetPieceSize(), dictionary)
-        self._telltales = self._find_telltales(set(pieces.values()))
+        self._ambiguous = self._find_ambiguous(set(pieces.values()))
 
     def _pieces(self) -> dict[int, str]:
         """Return the model's pieces by id, without those that the dictionary cannot hold.
@@ -127,11 +123,11 @@ class SentencePieceTokenizer(Tokenizer):
             and piece != MASK
         }
 
-    def _find_telltales(self, pieces: set[str]) -> list[str]:
+    def _find_ambiguous(self, pieces: set[str]) -> list[str]:
         """Return the strings in a line for which the table may give other tokens than fairseq.
 
         An unknown piece is a part of the line itself. fairseq splits or drops it if it holds white space that the model
-        does not treat as such (mostly U+0085), and looks it up in the dictionary, which may hold that very text.
+        does not treat as such (mostly U+0085), and looks it up in the dictionary, which may hold the same text.
         """
         model = self._processor
         spaces = [space for space in WHITE_SPACE if space in "".join(model.Encode(f"a{space}a", out_type=str))]
@@ -144,20 +140,17 @@ class SentencePieceTokenizer(Tokenizer):
         tokens = self._table[np.fromiter(chain.from_iterable(numbered), dtype=np.int64, count=int(sizes.sum()))]
         encoded = [tokens[start:end] for start, end in pairwise([0, *np.cumsum(sizes).tolist()])]
         text = "\n".join(lines)  # searched as a whole: few texts need a search of each line
-        if telltales := [telltale for telltale in self._telltales if telltale in text]:
+        if ambiguous := [string for string in self._ambiguous if string in text]:
             for row, line in enumerate(lines):
-                if any(telltale in line for telltale in telltales):
-                    encoded[row] = self._encode_by_text(line)
+                if any(string in line for string in ambiguous):  # as fairseq does, about twenty times as slowly
+                    pieces = " ".join(self._processor.Encode(line, out_type=str))
+                    ids = self.dictionary.encode_line(pieces, append_eos=False, add_if_not_exist=False)
+                    encoded[row] = ids.numpy()
         return encoded
 
     def _decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
         model, symbols = self._processor, self.dictionary.symbols
         return model.Decode([[model.PieceToId(symbols[token]) for token in row] for row in rows])
-
-    def _encode_by_text(self, line: str) -> np.ndarray:
-        """Return the tokens as fairseq computes them, about twenty times as slowly."""
-        pieces = " ".join(self._processor.Encode(line, out_type=str))
-        return self.dictionary.encode_line(pieces, append_eos=False, add_if_not_exist=False).numpy()
 
 
 class GPT2Tokenizer(Tokenizer):
@@ -183,37 +176,27 @@ class GPT2Tokenizer(Tokenizer):
         self._table = ids_of(pieces, max(pieces) + 1, dictionary)
 
     def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
-        if len(self._encoder.cache) > _REMEMBERED_WORDS:
+        if len(self._encoder.cache) > _MOST_CACHED_WORDS:
             self._encoder.cache.clear()
-        try:
-            return [self._table[np.array(self._encoder.encode(line), dtype=np.int64)] for line in lines]
-        except KeyError as error:
-            raise UserError(
-                f"{self._files[ENCODER_FILE]} has no number for the piece {error}: it does not belong to "
-                f"{self._files[MERGES_FILE]}"
-            ) from error
+        return [self._table[np.array(self._encoder.encode(line), dtype=np.int64)] for line in lines]
 
     def _decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
         unknown, symbols = self.dictionary.unk(), self.dictionary.symbols
-        stretches = (groupby(row, key=lambda token: token == unknown) for row in rows)
-        return [
-            "".join(
-                "\ufffd" if is_unknown else self._encoder.decode([int(symbols[token]) for token in tokens])
-                for is_unknown, tokens in stretch
-            )
-            for stretch in stretches
-        ]
+        # fairseq's encoder decodes numbers, and text in which a character stands for each byte.
+        mark = "".join(self._encoder.byte_encoder[byte] for byte in "\ufffd".encode())
+        numbered = ([mark if token == unknown else int(symbols[token]) for token in row] for row in rows)
+        return [self._encoder.decode(row) for row in numbered]
 
 
 class JsonTokenizer(Tokenizer):
     """WordPiece, Unigram or BPE model of the library ``tokenizers``, as ``hf/importing.py`` writes it.
 
-    Its ids are those of the dictionary, which holds them as text. The names of <s>, <pad>, </s>, <unk> and <mask>, such
-    as [CLS], are plain text within a text.
+    Its ids equal the ids of the dictionary, which holds them as text. Names of special tokens, such as [CLS], are plain
+    text within a text.
 
     Args:
         file: a tokenizer.json.
-        dictionary: by default made of its ids.
+        dictionary: by default its ids.
     """
 
     def __init__(self, file: Path, dictionary: Dictionary | None = None) -> None:
@@ -223,10 +206,12 @@ class JsonTokenizer(Tokenizer):
         for number in range(ids.nspecial, size - 1):  # the last is <mask>
             ids.add_symbol(str(number), n=0)
         if dictionary is not None and without_mask(dictionary) != ids.symbols:
-            raise UserError(f"{file} has {size} ids: the {DICTIONARY_FILE} beside it belongs to another model")
+            raise UserError(f"{file} has {size} ids, so the {DICTIONARY_FILE} in its folder belongs to another model")
         super().__init__(dictionary or ids, {TOKENIZER_FILE: file})
         self._table = np.arange(size, dtype=np.int32)
-        self._table[[ids.bos(), ids.pad(), ids.eos(), size - 1]] = ids.unk()  # no text has these
+        self._table[[ids.bos(), ids.pad(), ids.eos(), size - 1]] = ids.unk()  # no text has special tokens
+        # The mark of pieces within a word: ## in WordPiece, otherwise nothing.
+        self._continuing: str = getattr(self._tokenizer.model, "continuing_subword_prefix", None) or ""
 
     def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
         # Not encode_batch, whose threads would run in each of the processes that prepare a corpus.
@@ -245,11 +230,6 @@ class JsonTokenizer(Tokenizer):
         """Return the text of a piece: with a space before it if it begins a word."""
         text = self.decode([np.array([token])])[0].strip()
         return f" {text}" if self.begins_word(token) else text.removeprefix(self._continuing)
-
-    @property
-    def _continuing(self) -> str:
-        """Mark of pieces within a word: ## in WordPiece, otherwise nothing."""
-        return getattr(self._tokenizer.model, "continuing_subword_prefix", None) or ""
 
 
 def _read_tokenizer_json(file: Path) -> Any:
@@ -273,7 +253,7 @@ def _read_tokenizer_json(file: Path) -> Any:
     return tokenizer
 
 
-# By fairseq's names: the class, and its files in their order by fairseq's options. In a folder the first match counts.
+# By fairseq's names: the class, and its files by fairseq's options, in its order. In a folder the first match counts.
 SUBWORD_MODELS: Mapping[str, tuple[Callable[..., Tokenizer], Mapping[str, str]]] = {
     "sentencepiece": (SentencePieceTokenizer, {"sentencepiece_model": SENTENCEPIECE_FILE}),
     "gpt2": (GPT2Tokenizer, {"gpt2_encoder_json": ENCODER_FILE, "gpt2_vocab_bpe": MERGES_FILE}),
@@ -292,11 +272,11 @@ def subword_model_options(folder: Path, bpe: str | None = None) -> dict[str, str
     return {}
 
 
-def load_tokenizer(place: Path) -> Tokenizer:
-    """Load the tokenizer of a prepared folder, or of a sentencepiece model and an optional dict.txt next to it."""
-    if place.suffix == ".model" or place.is_file():
-        return SentencePieceTokenizer(place, dictionary_in(place.parent))
-    folder = corpus_folders(place)[0]
+def load_tokenizer(path: Path) -> Tokenizer:
+    """Load the tokenizer of a prepared folder, or of a sentencepiece model and an optional dict.txt in its folder."""
+    if path.suffix == ".model" or path.is_file():
+        return SentencePieceTokenizer(path, dictionary_in(path.parent))
+    folder = corpus_folders(path)[0]
     dictionary, options = dictionary_in(folder), subword_model_options(folder)
     missing = [DICTIONARY_FILE] * (dictionary is None) + [A_SUBWORD_MODEL] * (not options)
     if missing:

@@ -148,7 +148,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path, model):
             load_tokenizer(tmp_path)
 
 
-@pytest.mark.parametrize("vocab_size", [50_000, 276, 260, 99_999_999_999])
+@pytest.mark.parametrize("vocab_size", [50_000, 276])
 def test_vocabulary_that_the_text_does_not_support(tmp_path, vocab_size):
     with pytest.raises(UserError, match=str(vocab_size)):
         train_sentencepiece(TEXT, tmp_path / "spm.model", vocab_size, threads=1)

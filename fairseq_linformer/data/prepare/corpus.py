@@ -18,8 +18,8 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from fairseq.data.indexed_dataset import best_fitting_int_dtype
@@ -45,7 +45,7 @@ from .vocabulary_training import LineSample, check_vocab_size, train_sentencepie
 DEFAULT_VOCAB_SIZE = 8000
 DEFAULT_SAMPLE_CHARACTERS = 10_000_000
 STANDARD_INPUT = Path("-")
-_SPOOL_FILE = "standard-input"  # standard input, kept for the second pass
+_SPOOL_FILE = "standard-input"  # copy of standard input for the second pass
 
 # A fixed number, not that of the machine's cores: it changes how sentencepiece rounds partial sums, and the vocabulary
 # should not depend on the machine that trained it.
@@ -55,15 +55,8 @@ _TRAINING_THREADS = 16
 # that they fill the memory when the disk is slow.
 _CHUNKS_PER_WORKER = 4
 
-
-class Items(NamedTuple):
-    """Consecutive items: their ids (uint16 or uint32), and the length of each (int32)."""
-
-    ids: np.ndarray
-    sizes: np.ndarray
-
-
-Encoded = Iterator[tuple[Items, int]]  # of each chunk, and its bytes of text
+Items = tuple[np.ndarray, np.ndarray]  # ids of consecutive items, uint16 or uint32; and the length of each item, int32
+Encode = Callable[[Iterable[Chunk]], Iterator[tuple[Items, int]]]  # chunks to their items and their bytes of text
 
 
 @dataclass
@@ -75,12 +68,6 @@ class SplitReport:
     bytes: int = 0
     tokens: int = 0
     unknown: int = 0
-
-    def __str__(self) -> str:
-        return (
-            f"{self.documents:,} documents, {self.lines:,} lines, {self.tokens:,} tokens, "
-            f"{self.unknown / self.tokens:.3%} unknown"
-        )
 
 
 def prepare_corpus(
@@ -106,9 +93,10 @@ def prepare_corpus(
         tokenizer: anything that ``load_tokenizer`` takes, or a folder with GPT-2's files alone; None to train a
             vocabulary.
         vocab_size: pieces of the vocabulary that is trained (default DEFAULT_VOCAB_SIZE).
-        sample_characters: of `train`, at most, to train the vocabulary on (default DEFAULT_SAMPLE_CHARACTERS).
-        seed: of that sample, at least 0.
-        workers: processes that encode (default: one per core).
+        sample_characters: maximum length of the text from `train` that the vocabulary is trained on (default
+            DEFAULT_SAMPLE_CHARACTERS).
+        seed: seed of that sample, at least 0.
+        workers: number of processes that encode (default: one per core).
 
     Returns:
         The share of tokens that are <unk>, by split.
@@ -151,7 +139,7 @@ def _find_files(train: Sequence[Path], valid: Sequence[Path], folder: Path) -> d
     spool = folder / _SPOOL_FILE
     names = [*train, *valid]
     if STANDARD_INPUT in names:
-        check("--train, --valid", " ".join(map(str, names)), names.count(STANDARD_INPUT) == 1, "of one - at most")
+        check("--train, --valid", " ".join(map(str, names)), names.count(STANDARD_INPUT) == 1, "names with one - only")
         with spool.open("wb") as stream:
             shutil.copyfileobj(sys.stdin.buffer, stream)
     to_train, to_validate = ([spool if name == STANDARD_INPUT else name for name in names] for names in (train, valid))
@@ -159,7 +147,7 @@ def _find_files(train: Sequence[Path], valid: Sequence[Path], folder: Path) -> d
     files = {"train": find_files(to_train, held_out), **({"valid": held_out} if valid else {})}
     targets = set(map(os.path.realpath, held_out))
     if both := sorted(path.name for path in files["train"] if os.path.realpath(path) in targets):
-        print(f"warning: to train and to validate on: {join_truncated(both)}; its loss will say little of other text")
+        print(f"warning: in train and in valid: {join_truncated(both)}; the loss on them is not that of unseen text")
     print("text files:", ", ".join(f"{split} {len(of_split):,}" for split, of_split in files.items()), flush=True)
     return files
 
@@ -182,12 +170,10 @@ def _survey(files: Sequence[Path], sample: LineSample | None) -> SplitReport:
 
 
 def _train_tokenizer(sample: LineSample, folder: Path, vocab_size: int) -> Tokenizer:
-    """Train a sentencepiece model and write it to `folder`."""
     lines = sample.lines()
     print(f"training a vocabulary of {vocab_size:,} pieces on {sum(map(len, lines)):,} characters", flush=True)
-    model = folder / SENTENCEPIECE_FILE
-    train_sentencepiece(lines, model, vocab_size, _TRAINING_THREADS)
-    return SentencePieceTokenizer(model)
+    train_sentencepiece(lines, folder / SENTENCEPIECE_FILE, vocab_size, _TRAINING_THREADS)
+    return SentencePieceTokenizer(folder / SENTENCEPIECE_FILE)
 
 
 def _write_dataset(
@@ -199,14 +185,19 @@ def _write_dataset(
 ) -> dict[str, np.ndarray]:
     """Write the splits, and dict.txt with the counts of train; count the tokens in `reports`: the second pass.
 
-    Return how often each id occurs, by split, int64, (V,).
+    Return the number of occurrences of each id, by split, int64, (V,).
     """
     dictionary, frequencies = tokenizer.dictionary, {}
     dictionary.save(str(folder / DICTIONARY_FILE))  # the workers read it
     with chunk_encoder(tokenizer, folder, workers) as encode:
         for split, report in reports.items():
-            encoded = encode(read_chunks(files[split]))
-            counts = _write_split(folder / split, len(dictionary), encoded, report.bytes)
+            counts = np.zeros(len(dictionary), dtype=np.int64)
+            progress = tqdm(desc=f"encoding {split}", total=report.bytes, unit="B", unit_scale=True, disable=None)
+            with indexed_writer(folder / split, len(dictionary)) as write, progress:
+                for (ids, sizes), bytes_read in encode(read_chunks(files[split])):
+                    write(ids, sizes)
+                    counts += np.bincount(ids, minlength=len(dictionary))
+                    progress.update(bytes_read)
             report.tokens, report.unknown = int(counts.sum()), int(counts[dictionary.unk()])
             frequencies[split] = counts
     dictionary.count = frequencies["train"].tolist()
@@ -214,23 +205,12 @@ def _write_dataset(
     return frequencies
 
 
-def _write_split(prefix: Path, vocab_size: int, encoded: Encoded, total_bytes: int) -> np.ndarray:
-    """Write a split's .bin and .idx; return how often each id occurs: int64, (vocab_size,)."""
-    counts = np.zeros(vocab_size, dtype=np.int64)
-    with (
-        indexed_writer(prefix, vocab_size) as write,
-        tqdm(desc=f"encoding {prefix.name}", total=total_bytes, unit="B", unit_scale=True, disable=None) as progress,
-    ):
-        for items, bytes_read in encoded:
-            write(items.ids, items.sizes)
-            counts += np.bincount(items.ids, minlength=vocab_size)
-            progress.update(bytes_read)
-    return counts
-
-
 def _print_summary(reports: Mapping[str, SplitReport], counts: Mapping[str, np.ndarray], seconds: float) -> None:
     for split, report in reports.items():
-        print(f"{split}: {report}")
+        print(
+            f"{split}: {report.documents:,} documents, {report.lines:,} lines, {report.tokens:,} tokens, "
+            f"{report.unknown / report.tokens:.3%} unknown"
+        )
     if "valid" in counts:
         level = unigram_perplexity(counts["train"], counts["valid"])
         print(f"perplexity of valid by token frequencies alone: {level:.1f}")
@@ -247,24 +227,19 @@ def unigram_perplexity(train: np.ndarray, valid: np.ndarray) -> float:
 def encode_items(tokenizer: Tokenizer, lines: Sequence[str]) -> Items:
     """Encode an item per line: its tokens and </s>. A line without pieces is <unk>, as </s> alone ends a document."""
     dictionary = tokenizer.dictionary
-    unknown = np.array([dictionary.unk()], dtype=np.int32)
+    end, unknown = (np.array([token], dtype=np.int32) for token in (dictionary.eos(), dictionary.unk()))
     pairs = zip(lines, tokenizer.encode(lines), strict=True)
     encoded = [unknown if line and not ids.size else ids for line, ids in pairs]
     sizes = np.fromiter(map(len, encoded), dtype=np.int32, count=len(encoded)) + 1
-    ends = np.cumsum(sizes) - 1
-    ids = np.empty(int(sizes.sum()), dtype=best_fitting_int_dtype(len(dictionary)))
-    is_token = np.ones(ids.size, dtype=bool)
-    is_token[ends] = False
-    ids[ends] = dictionary.eos()
-    ids[is_token] = np.concatenate([np.empty(0, dtype=np.int32), *encoded])
-    return Items(ids, sizes)
+    ids = np.concatenate([np.empty(0, dtype=np.int32), *chain.from_iterable((ids, end) for ids in encoded)])
+    return ids.astype(best_fitting_int_dtype(len(dictionary))), sizes
 
 
 @contextlib.contextmanager
-def chunk_encoder(tokenizer: Tokenizer, folder: Path, workers: int) -> Iterator[Callable[[Iterable[Chunk]], Encoded]]:
-    """Yield a function from chunks to the items and the bytes of each, in order.
+def chunk_encoder(tokenizer: Tokenizer, folder: Path, workers: int) -> Iterator[Encode]:
+    """Yield a function that encodes chunks in order: in this process, or in several workers.
 
-    One worker is this process; several are processes, which load the tokenizer that is saved in `folder`.
+    The workers load the tokenizer that is saved in `folder`.
     """
     if workers == 1:
         yield lambda chunks: ((encode_items(tokenizer, chunk.lines), chunk.bytes_read) for chunk in chunks)
@@ -281,27 +256,24 @@ def chunk_encoder(tokenizer: Tokenizer, folder: Path, workers: int) -> Iterator[
         pool.shutdown(cancel_futures=True)
 
 
-def _encode_in_pool(pool: ProcessPoolExecutor, folder: Path, most_waiting: int, chunks: Iterable[Chunk]) -> Encoded:
+def _encode_in_pool(
+    pool: ProcessPoolExecutor, folder: Path, most_waiting: int, chunks: Iterable[Chunk]
+) -> Iterator[tuple[Items, int]]:
     # Executor.map and Pool.imap would read all chunks at once, and keep every result that is not yet consumed.
-    waiting: deque[tuple[Future[Items], int]] = deque()
+    waiting: deque[Future[tuple[Items, int]]] = deque()
     for chunk in chunks:
-        waiting.append((pool.submit(_encode_in_worker, folder, chunk.lines), chunk.bytes_read))
+        waiting.append(pool.submit(_encode_in_worker, folder, chunk))
         if len(waiting) == most_waiting:
-            future, bytes_read = waiting.popleft()
-            yield future.result(), bytes_read
+            yield waiting.popleft().result()
     while waiting:
-        future, bytes_read = waiting.popleft()
-        yield future.result(), bytes_read
+        yield waiting.popleft().result()
 
 
-@cache
-def _worker_tokenizer(folder: Path) -> Tokenizer:
-    """Load the tokenizer of a worker process, which ends before the folder is removed or renamed."""
-    return load_tokenizer(folder)
+_load_once = cache(load_tokenizer)  # in a worker process, which ends before the folder is removed or renamed
 
 
-def _encode_in_worker(folder: Path, lines: list[str]) -> Items:
-    return encode_items(_worker_tokenizer(folder), lines)
+def _encode_in_worker(folder: Path, chunk: Chunk) -> tuple[Items, int]:
+    return encode_items(_load_once(folder), chunk.lines), chunk.bytes_read
 
 
 def _start_worker() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .examples import Example
 from .sources import SourceSplit, as_folder, download, is_address
-from .text_files import decoded
+from .table import decoded
 
 LABELS = {"neg": "negative", "pos": "positive"}  # folder: name of the class
 SPLITS = {"train": "train", "valid": "test"}  # fairseq's split: folder

@@ -17,7 +17,7 @@ from typing import Any
 
 from ...errors import UserError
 from .examples import Example
-from .text_files import check_line_ends, decoded, is_blank, is_hidden, suffix_of, unpacked
+from .text_files import check_line_ends, is_blank, is_hidden, suffix_of, unpacked
 
 SURROGATE = re.compile("[\ud800-\udfff]")  # half of a character, which JSON can write and no tokenizer can read
 DELIMITERS = ",;\t"  # of CSV, found in the header
@@ -104,6 +104,17 @@ def check_filled(rows: Iterable[Example], source: str, *, words: bool) -> None:
             raise UserError(f"{row.where}: the text is empty: predictions are a row per text, so fill or remove it")
     if row is None:
         raise UserError(f"{source}: it holds no text")
+
+
+def decoded(content: bytes, where: str, *, mark: bool = False) -> str:
+    """Decode UTF-8; `mark`: without the byte-order mark that some editors put at the start.
+
+    An error begins with `where`.
+    """
+    try:
+        return content.decode("utf-8-sig" if mark else "utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{where}: not UTF-8 ({error})") from error
 
 
 def _decode_lines(lines: Iterable[bytes], source: str) -> Iterator[tuple[str, str]]:

@@ -40,11 +40,8 @@ class Chunk:
 def find_files(names: Iterable[Path], held_out: Iterable[Path] = ()) -> list[Path]:
     """Return the text files for `names`: a file for itself, a folder for all text files below it, sorted.
 
-    Hidden files and folders are left out: macOS and Jupyter write some, also copies of texts.
-
-    Args:
-        names: of files and folders.
-        held_out: validation files, which are left out of folders.
+    Hidden files and folders are left out: macOS and Jupyter write some, also copies of texts. So are the files of
+    `held_out`, for validation, unless `names` has them.
 
     Raises:
         FileNotFoundError: there is no such file or folder, or a folder holds no text files.
@@ -161,17 +158,6 @@ def unpacked(path: Path) -> Iterator[BinaryIO]:
             yield stream
     except (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path}: truncated or corrupt archive ({error})") from error
-
-
-def decoded(content: bytes, where: str, *, mark: bool = False) -> str:
-    """Decode UTF-8; `mark`: without the byte-order mark that some editors put at the start.
-
-    An error begins with `where`.
-    """
-    try:
-        return content.decode("utf-8-sig" if mark else "utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{where}: not UTF-8 ({error})") from error
 
 
 def check_line_ends(start: bytes, where: str) -> None:

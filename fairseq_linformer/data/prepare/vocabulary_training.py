@@ -9,7 +9,6 @@ import numpy as np
 import sentencepiece
 
 from ...errors import UserError, check
-from ..tokenizer import MOST_PIECES
 
 # sentencepiece's training silently leaves out lines of more bytes; this is the highest limit that it accepts.
 _LONGEST_LINE = 2**30
@@ -21,6 +20,9 @@ _PIECE_CHARACTERS = 2000
 # The control symbols <unk>, <s> and </s>, a piece for each byte, the mark of a space and one letter.
 FEWEST_PIECES = 3 + 256 + 2
 
+# Above the largest vocabularies in use, and below the limits of sentencepiece and of memory.
+MOST_PIECES = 1_000_000
+
 
 class LineSample:
     """Random sample of the lines so far, the same for the same seed.
@@ -30,8 +32,8 @@ class LineSample:
     The sample of sentencepiece (input_sentence_size) counts lines: its memory and time grow with their length.
 
     Args:
-        characters: of the sample, at most; at least _PIECE_CHARACTERS.
-        seed: at least 0.
+        characters: maximum length of the sample; at least _PIECE_CHARACTERS.
+        seed: seed of the keys, at least 0.
     """
 
     def __init__(self, characters: int, seed: int) -> None:
@@ -39,22 +41,22 @@ class LineSample:
         self._room = characters
         self._random = np.random.default_rng(seed)
         self._heap: list[tuple[float, int, str]] = []  # largest key first
-        self._smallest_refused = 1.0
+        self._smallest_rejected = 1.0
         self._piece_count = 0
 
     def add(self, lines: Sequence[str]) -> None:
         step = _PIECE_CHARACTERS
         pieces = [line[start : start + step] for line in lines for start in range(0, len(line), step)]
         keys = self._random.random(len(pieces))
-        for index in np.flatnonzero(keys < self._smallest_refused).tolist():
-            if keys[index] >= self._smallest_refused:
+        for index in np.flatnonzero(keys < self._smallest_rejected).tolist():
+            if keys[index] >= self._smallest_rejected:
                 continue
             heapq.heappush(self._heap, (-float(keys[index]), self._piece_count + index, pieces[index]))
             self._room -= len(pieces[index])
             while self._room < 0:
-                negative_key, _, refused = heapq.heappop(self._heap)
-                self._smallest_refused = -negative_key
-                self._room += len(refused)
+                negative_key, _, rejected = heapq.heappop(self._heap)
+                self._smallest_rejected = -negative_key
+                self._room += len(rejected)
         self._piece_count += len(pieces)
 
     def lines(self) -> list[str]:
@@ -71,14 +73,13 @@ def train_sentencepiece(lines: Sequence[str], model: Path, vocab_size: int, thre
     Args:
         lines: the text.
         model: the file to write.
-        vocab_size: the number of pieces, control symbols and bytes included; from FEWEST_PIECES to MOST_PIECES.
+        vocab_size: the number of pieces, control symbols and bytes included (``check_vocab_size``).
         threads: the same lines and the same number of threads give the same model. Another number may give slightly
             different scores, as partial sums are rounded.
 
     Raises:
         UserError: the text does not support `vocab_size`.
     """
-    check_vocab_size("vocabulary size", vocab_size)
     trained = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -94,16 +95,12 @@ def train_sentencepiece(lines: Sequence[str], model: Path, vocab_size: int, thre
             minloglevel=2,  # errors only
         )
     except RuntimeError as error:
-        reason = str(error).rpartition("] ")[2]  # before it is a line of sentencepiece's source
+        reason = str(error).rpartition("] ")[2]  # after a line of sentencepiece's source code
         raise UserError(f"vocabulary size {vocab_size}: {reason or 'there is no text'}") from error
     model.write_bytes(trained.getvalue())
 
 
 def check_vocab_size(name: str, value: int) -> None:
     """Check the size of a vocabulary; `name` is that of the option."""
-    check(
-        name,
-        value,
-        FEWEST_PIECES <= value <= MOST_PIECES,
-        f"from {FEWEST_PIECES} (256 of them bytes) to {MOST_PIECES:,}",
-    )
+    allowed = f"from {FEWEST_PIECES} (256 of them bytes) to {MOST_PIECES:,}"
+    check(name, value, FEWEST_PIECES <= value <= MOST_PIECES, allowed)

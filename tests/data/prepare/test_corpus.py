@@ -133,9 +133,9 @@ def test_what_is_to_validate_on_is_left_out_of_a_folder_to_train_on(tmp_path, te
     prepare_corpus([folder], [valid], tmp_path / "out", tokenizer=model, workers=1)
     prepare_corpus([texts[0]], [texts[1]], tmp_path / "expected", tokenizer=model, workers=1)
     assert (tmp_path / "out/train.bin").read_bytes() == (tmp_path / "expected/train.bin").read_bytes()
-    assert "warning: to train and to validate on" not in capsys.readouterr().out
+    assert "warning: in train" not in capsys.readouterr().out
     prepare_corpus([folder, valid], [valid], tmp_path / "both", tokenizer=model, workers=1)
-    assert "warning: to train and to validate on: link.txt; " in capsys.readouterr().out
+    assert "warning: in train and in valid: link.txt; " in capsys.readouterr().out
     with pytest.raises(FileNotFoundError, match="folder"):
         prepare_corpus([folder], [folder], tmp_path / "none", tokenizer=model, workers=1)
 
