@@ -87,7 +87,7 @@ def test_tables(name, folder, edits):
 
 def read_sst_2(source):
     with glue_folder(str(source), ["SST-2"]) as unpacked:
-        return [list(split.examples) for split in read_glue(unpacked, "SST-2").values()]
+        return [list(rows) for rows in read_glue(unpacked, "SST-2").values()]
 
 
 @pytest.fixture(scope="module", params=["zip", "xztar"])

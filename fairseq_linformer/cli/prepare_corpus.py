@@ -19,30 +19,30 @@ def add_arguments(parser: Parser) -> None:
     add("--train", metavar="FILE", nargs="+", type=Path, required=True, help="text to train on")
     add("--valid", metavar="FILE", nargs="+", type=Path, required=True, help="text to validate on")
     parser.share("--out")
-    helptext = "use this vocabulary: a .model file of sentencepiece, with the dict.txt beside it if any; a folder with "
-    helptext += "GPT-2's encoder.json and vocab.bpe; or that of a prepared folder or a run (default: train one)"
+    helptext = (
+        "vocabulary to use: a .model file of sentencepiece, with the dict.txt in its folder if any; a folder with "
+    )
+    helptext += "GPT-2's encoder.json and vocab.bpe; a prepared folder; or a run (default: train a vocabulary)"
     parser.share("--tokenizer", required=False, help=helptext)
     positive = number(int, least=1)
     add("--vocab-size", metavar="N", type=positive, help="pieces to train, 256 of them bytes (default: 8000)")
-    sample = "train the pieces on at most this many characters (default: 10000000)"
+    sample = "maximum number of characters that the pieces are trained on (default: 10000000)"
     add("--sample-characters", metavar="N", type=positive, help=sample)
     add("--seed", metavar="N", type=number(int, least=0), default=1, help="seed of that sample, at least 0")
     add("--workers", metavar="N", type=positive, help="processes that encode (default: one per core)")
 
 
 def run(train: list[Path], valid: list[Path], out: Path, tokenizer: Path | None, **options: Any) -> None:
-    from ..checkpoint import find_tokenizer, read_named_checkpoint, vocabulary_folder
+    from ..checkpoint import find_tokenizer, read_named_checkpoint
     from ..data.dictionaries import unknown_warning
     from ..data.prepare.corpus import prepare_corpus
     from ..training.launch import pretraining_command
 
-    named = None if tokenizer is None else read_named_checkpoint(tokenizer)
-    next_command = pretraining_command(out, named)
+    next_command = pretraining_command(out, None if tokenizer is None else read_named_checkpoint(tokenizer))
     if tokenizer is not None:
-        tokenizer = find_tokenizer(tokenizer) if named is None else vocabulary_folder(named[0], named[1]["cfg"])
-    del named  # it may be large
+        tokenizer = find_tokenizer(tokenizer)
     unknown_shares = prepare_corpus(train, valid, out, tokenizer=tokenizer, **options)
-    remedy = "without --tokenizer, in another --out, a new vocabulary is made, which lacks none, for a new model alone"
+    remedy = "for a new model, prepare without --tokenizer in another --out: the new vocabulary lacks none"
     for line in unknown_warning(unknown_shares, remedy):
         print(line)
     if next_command is not None:

@@ -20,7 +20,7 @@ from .program import print_next
 
 def add_arguments(parser: Parser) -> None:
     parser.share("--source", help="where the official files are")
-    parser.share("--tasks", help="small letters will do (default: all that the source holds)")
+    parser.share("--tasks", help="tasks, in upper or lower case (default: all that the source holds)")
     parser.share("--tokenizer")
     parser.share("--out", help="folder for one folder per task")
 
@@ -29,32 +29,31 @@ def run(source: str, tasks: Sequence[str] | None, tokenizer: Path, out: Path) ->
     """Prepare the tasks; by default all tasks of the source."""
     from ..checkpoint import find_tokenizer
     from ..data.dictionaries import unknown_warning
-    from ..data.prepare.glue import DOWNLOADS, glue_folder, known_task, read_glue
+    from ..data.prepare.glue import DOWNLOADS, SOURCES, find_task, glue_folder, read_glue
     from ..data.prepare.labelled_folder import write_labelled
     from ..data.task_record import SUMMARY_FILE
     from ..data.tasks import TASKS
     from ..data.tokenizer import load_tokenizer
     from ..files import check_data_path
 
-    named = list(dict.fromkeys(map(known_task, tasks or DOWNLOADS)))
+    chosen = list(dict.fromkeys(map(find_task, tasks or DOWNLOADS)))
     check_data_path(out)  # before anything is downloaded
     loaded = load_tokenizer(find_tokenizer(tokenizer))
-    done = [task for task in named if (out / task / SUMMARY_FILE).is_file() and loaded.is_in(out / task)]
+    done = [task for task in chosen if (out / task / SUMMARY_FILE).is_file() and loaded.is_in(out / task)]
     for task in done:
         print(f"{task}: already prepared in {out / task}")
     unknown: dict[str, float] = {}
-    remaining = [task for task in named if task not in done]
+    remaining = [task for task in chosen if task not in done]
     with glue_folder(source, remaining) as folder:
         complete = _complete_tasks(folder, remaining, all_needed=tasks is not None, some_needed=not done)
         for task in complete:
-            splits = read_glue(folder, task)
-            rows = {split: read.examples for split, read in splits.items()}
-            summary = write_labelled(out / task, TASKS[task], rows, loaded)
+            summary = write_labelled(out / task, TASKS[task], read_glue(folder, task), loaded)
             unknown |= {f"{task} {split}": share for split, share in summary.unknown_shares.items()}
-            print(task, *summary.lines(), *(read.report(split) for split, read in splits.items()), sep="\n")
+            official_rows = {split: file.rows for split, file in SOURCES[task].files.items()}
+            print(task, *summary.lines(official_rows), sep="\n")
     for line in unknown_warning(unknown):
         print(line)
-    trained = [task for task in named if task in {*done, *complete} and TASKS[task].trained_as is None]
+    trained = [task for task in chosen if task in {*done, *complete} and TASKS[task].trained_as is None]
     print_next(out, trained, tokenizer)
 
 

@@ -26,7 +26,7 @@ def add_arguments(parser: Parser) -> None:
 def run(source: str, tokenizer: Path, out: Path) -> None:
     from ..checkpoint import find_tokenizer
     from ..data.dictionaries import unknown_warning
-    from ..data.prepare.imdb import imdb_folder, read_imdb
+    from ..data.prepare.imdb import OFFICIAL_ROWS, imdb_folder, read_imdb
     from ..data.prepare.labelled_folder import write_labelled
     from ..data.tasks import TASKS
     from ..data.tokenizer import load_tokenizer
@@ -35,10 +35,6 @@ def run(source: str, tokenizer: Path, out: Path) -> None:
     check_data_path(out)  # before anything is downloaded
     loaded = load_tokenizer(find_tokenizer(tokenizer))
     with imdb_folder(source) as folder:
-        splits = read_imdb(folder)
-        rows = {split: read.examples for split, read in splits.items()}
-        summary = write_labelled(out, TASKS["IMDB"], rows, loaded)
-    print(*summary.lines(), *(read.report(split) for split, read in splits.items()), sep="\n")
-    for line in unknown_warning(summary.unknown_shares):
-        print(line)
+        summary = write_labelled(out, TASKS["IMDB"], read_imdb(folder), loaded)
+    print(*summary.lines(OFFICIAL_ROWS), *unknown_warning(summary.unknown_shares), sep="\n")
     print_next(out.parent, [out.name], tokenizer)

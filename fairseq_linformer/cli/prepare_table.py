@@ -41,15 +41,15 @@ def add_arguments(parser: Parser) -> None:
     parser.share("--second", help="column of the second text, for pairs")
     label_help = "column of the label, or several columns of 0 and 1: multi-label"
     add("--label", metavar="COLUMN", nargs="+", action=Distinct, default=["label"], help=label_help)
-    add("--kind", choices=KINDS, help="what the labels are (default: as they say)")
-    add("--separator", metavar="TEXT", help="what stands between the classes of a multi-label row: ';'")
-    add("--group", metavar="COLUMN", help="rows with the same value (a document, an author) stay in one split")
+    add("--kind", choices=KINDS, help="type of the labels (default: inferred from them)")
+    add("--separator", metavar="TEXT", help="text between the classes of a multi-label row, such as ';'")
+    add("--group", metavar="COLUMN", help="rows with the same value (a document, an author) are in one split")
     add("--valid", **files, default=[], help="tables of the dev set")
     add("--test", **files, default=[], help="tables of the test set")
     shares = "shares of train, valid and test; with --test of train and valid (default: 0.8 0.1 0.1, or 0.9 0.1)"
     add("--split", metavar="SHARE", nargs="+", type=number(float, above=0), help=shares)
     parser.share("--from", choices=(*FORMATS, "parquet"), help="format of the files (default: by their names)")
-    add("--seed", metavar="N", type=number(int, least=0), default=1, help="of the division")
+    add("--seed", metavar="N", type=number(int, least=0), default=1, help="seed of the division")
     parser.share("--tokenizer")
     parser.share("--out", help="folder to make; its name is that of the task")
 
@@ -71,37 +71,30 @@ def run(
     seed: int,
 ) -> None:
     check("--split", split, abs(sum(split or [1]) - 1) < 1e-6, "shares that add up to 1")
-    check("--separator", separator, separator != "", "what stands between classes")
     from ..checkpoint import find_tokenizer
     from ..data.dictionaries import unknown_warning
     from ..data.prepare.labelled_folder import write_labelled
     from ..data.prepare.labels import Columns
     from ..data.prepare.own_data import own_data
+    from ..data.task_record import letters_of
+    from ..data.tasks import TASKS
     from ..data.tokenizer import load_tokenizer
-    from ..files import check_data_path
+    from ..files import A_NAME, check_data_path, is_name
 
     check_data_path(out)  # before anything is read
-    check_task_name(out.resolve().name)
+    task = out.resolve().name
+    check("--out", task, is_name(task), f"a folder whose name has {A_NAME}")
+    if taken := [name for name in TASKS if letters_of(name) == letters_of(task)]:
+        raise UserError(f"--out={task} is not allowed: its name is that of the task, and {taken[0]} is an official one")
     loaded = load_tokenizer(find_tokenizer(tokenizer))
     tables = _read_tables({"train": files, "valid": valid, "test": test}, format)
     if "train" not in tables:
         raise UserError(f"{', '.join(map(str, files))}: no rows of train")
     columns = Columns(text, tuple(label), second, group, separator)
-    data = own_data(out.resolve().name, tables, columns, _fractions(tables, split), kind, seed)
+    data = own_data(task, tables, columns, _fractions(tables, split), kind, seed)
     summary = write_labelled(out, data.task, data.splits, loaded)
     print(*data.notes, *summary.lines(), *unknown_warning(summary.unknown_shares), sep="\n")
     print_next(out.parent, [summary.task.name], tokenizer)
-
-
-def check_task_name(name: str) -> None:
-    """Reject the name of an official task, and names with other characters than allowed."""
-    from ..data.task_record import letters_of
-    from ..data.tasks import TASKS
-    from ..files import A_NAME, is_name
-
-    check("--out", name, is_name(name), f"a folder whose name has {A_NAME}")
-    if taken := [task for task in TASKS if letters_of(task) == letters_of(name)]:
-        raise UserError(f"--out: the folder's name is the task's, but {taken[0]} is a task already")
 
 
 def _read_tables(files: Mapping[str, Sequence[Path]], file_format: str | None) -> dict[str, Any]:
@@ -118,7 +111,10 @@ def _read_tables(files: Mapping[str, Sequence[Path]], file_format: str | None) -
         for path in paths:
             splits = read_table(path, file_format)
             if split != "train" and not splits.keys() & {WHOLE, split}:
-                raise UserError(f"--{split} {path}: no split {split} among {', '.join(splits)}: name the folder of one")
+                listed = ", ".join(splits)
+                raise UserError(
+                    f"--{split} {path}: it has the splits {listed}, but not {split}: name the folder of one"
+                )
             for name, rows in splits.items():
                 if name in (WHOLE, split):
                     tables.setdefault(split, []).append(rows)
@@ -132,7 +128,7 @@ def _read_tables(files: Mapping[str, Sequence[Path]], file_format: str | None) -
 def _fractions(tables: Mapping[str, object], shares: Sequence[float] | None) -> dict[str, float]:
     """Return the shares of the splits that are drawn from train; none if valid has its own rows."""
     if "valid" in tables:
-        check("--split", shares, shares is None, "left out, as valid has rows of its own")
+        check("--split", shares, shares is None, "left out, as --valid or the data set has the rows of valid")
         return {}
     splits = [split for split in ("train", "valid", "test") if split == "train" or split not in tables]
     shares = shares or (DEFAULT_SPLIT if len(splits) == 3 else (0.9, 0.1))

@@ -15,7 +15,7 @@ from fairseq.data import BaseWrapperDataset, FairseqDataset
 
 from ..errors import check
 
-Stage = tuple[int, int]  # length of the sequences in tokens, and number of the last update
+Stage = tuple[int, int]  # length of sequences in tokens, number of the last update
 
 
 class DescribedBatches(BaseWrapperDataset):
@@ -36,7 +36,7 @@ class DescribedBatches(BaseWrapperDataset):
 
     def collater(self, samples: list[Any]) -> dict[str, Any]:
         batch: dict[str, Any] = self.dataset.collater(samples)
-        if not batch:  # of a rank at the end of an epoch if other ranks have one more batch
+        if not batch:  # at the end of an epoch in which other ranks have one more batch
             return batch
         inputs = batch["net_input"]
         inputs["padded"] = bool(inputs["src_tokens"].eq(self._pad).any())
@@ -48,7 +48,7 @@ class DescribedBatches(BaseWrapperDataset):
 
 
 def as_text(pairs: Any) -> str:
-    """Return length:share pairs as text, 512:0.6,2048:0.4, from such a text, a list of pairs, or a mapping."""
+    """Return length:share pairs, given as text, list of pairs or mapping, as text such as 512:0.6,2048:0.4."""
     return str(pairs).strip("[]{}").replace("'", "").replace(" ", "")
 
 
@@ -57,8 +57,8 @@ def read_stages(text: str, updates: int, longest: int) -> list[Stage]:
 
     Args:
         text: length:share pairs, as ``as_text`` returns them.
-        updates: of the training; a stage lasts its share of them.
-        longest: tokens of a sequence, the last length.
+        updates: updates of the training; a stage lasts its share of them.
+        longest: tokens of a sequence, which the last length must equal.
 
     Raises:
         UserError: the pairs are invalid.

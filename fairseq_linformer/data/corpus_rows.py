@@ -1,4 +1,4 @@
-"""Sequences made of the lines of a corpus: texts of any length between <s> and </s>, or lines."""
+"""Sequences from the lines of a corpus: texts of any length between <s> and </s>, or lines."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,15 +10,15 @@ from torch import Tensor
 
 ENDS = 2  # <s> and </s>
 LENGTHS_PER_DRAW = 4096
-LONG = 512  # remaining tokens of a line from which on a text may begin within it: more than a paragraph has
+LONG = 512  # tokens left of a line, from which on the next text may begin within it; a paragraph has fewer
 
 
 class MixedTexts(FairseqDataset):
     """Texts whose lengths have a log-uniform distribution: as many of 8 to 16 tokens as of 2,048 to 4,096.
 
-    A text begins with a line and continues with the next ones of its document, without the </s> between them, up to its
-    length. The rest of its last line is left out, unless it is long, as in a corpus of one document per line: then the
-    next text begins there. The texts depend on the seed alone.
+    A text begins with a line and continues with the next lines of its document, without the </s> between them, up to
+    its length. The remainder of its last line is left out, unless it is long, as in a corpus of one document per line:
+    then the next text begins with it. The texts depend on the seed alone.
 
     Args:
         lines: a corpus as ``prepare_corpus`` writes it: lines that end with </s>, documents that end with a lone </s>.
@@ -26,7 +26,7 @@ class MixedTexts(FairseqDataset):
         shortest, longest: lengths of a text with <s> and </s>, in tokens, 3 <= shortest <= longest. The end of a
             document makes a text shorter; one below `shortest` is left out.
         bos, eos: fairseq's indices of <s> and </s>.
-        seed: of the lengths.
+        seed: seed of the lengths.
     """
 
     def __init__(

@@ -39,23 +39,23 @@ class SharedEpochDataset(BaseWrapperDataset):
         return self.dataset[index]
 
 
-Limits = dict[str, int | None]  # limits of the size of a batch, by their names in fairseq
+Limits = dict[str, int | None]  # maximum sizes of a batch, by fairseq's names
 NO_LIMITS: Limits = {"max_tokens": None, "max_sentences": None, "required_batch_size_multiple": 1}
 
 
 class ElasticBatchIterator(EpochBatchIterator):
     """Batches of an epoch in fairseq's order, with a saved position valid for any number of ranks and batch size.
 
-    Of N ranks, rank r takes the batches r, r + N, r + 2N, … of an epoch. fairseq saves the number that each took, so
-    that a run that resumes on fewer ranks, or with smaller batches, silently repeats rows, and otherwise skips some.
-    Here the state also has the number that all took together, and what limited their size. If that is no multiple of
+    Of N ranks, rank r takes the batches r, r + N, r + 2N, … of an epoch. fairseq saves the number that each rank took,
+    so a run that resumes on fewer ranks or with smaller batches silently repeats rows, and otherwise skips rows. Here
+    the state also has the number that all ranks took, and the limits of the batches. If that number is no multiple of
     the new N, the first batches of the epoch are left out, so that rank 0 has the next one. An epoch that began with
     batches of another size is finished in its order: the remaining rows are put into new batches. The run reads each
     row once, in the same order.
 
-    If batches do not divide among ranks, fairseq gives the last ranks an empty one. If the last batch of an update is
-    empty, its trainer treats all those of that rank as empty: it counts none of their tokens, and keeps their
-    gradients. So an empty batch is kept only if it is the first of an update.
+    If the number of batches is no multiple of N, fairseq gives the last ranks an empty one. If the last batch of an
+    update is empty, fairseq's trainer treats all batches of that rank and update as empty: it does not count their
+    tokens, and keeps their gradients. So an empty batch is kept only if it is the first of an update.
     """
 
     limits: Limits
@@ -74,8 +74,8 @@ class ElasticBatchIterator(EpochBatchIterator):
     ) -> "ElasticBatchIterator":
         """Return an iterator over the same batches; `iterator` must not be used after that.
 
-        `limits` limited the size of its batches; `batches_of` returns the batches of all ranks for other limits, before
-        they are shuffled; `update_freq` are the batches of a rank in an update, by epoch.
+        `limits` are the limits of its batches; `batches_of` returns all ranks' batches for any limits, unshuffled;
+        `update_freq` is the number of batches of a rank in an update, by epoch.
         """
         names = list(inspect.signature(EpochBatchIterator).parameters)
         elastic = cls(**{name: getattr(iterator, name) for name in names})
@@ -86,27 +86,22 @@ class ElasticBatchIterator(EpochBatchIterator):
         state = super().state_dict()
         *before, (_, left_out) = self._begun if self._begun_epoch == state["epoch"] else [(self.limits, 0)]
         batches = left_out + state["iterations_in_epoch"] * self.num_shards
-        added = {
-            "batches_in_epoch": batches,
-            "num_shards": self.num_shards,
-            "limits": self.limits,
-            "begun": before,
-        }
-        return {**state, **added, "rows": len(self.dataset)}
+        state |= {"batches_in_epoch": batches, "num_shards": self.num_shards, "rows": len(self.dataset)}
+        return {**state, "limits": self.limits, "begun": before}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a saved position; those of fairseq and of early versions count the batches of a rank.
+        """Continue from a saved position; in positions of fairseq and of early versions, batches of a rank are counted.
 
         Raises:
-            UserError: the position is one in other data, or the order of the batches depends on the number of ranks,
+            UserError: the data has another number of rows, or the order of the batches depends on the number of ranks,
                 which has changed.
         """
         if "rows" in state_dict:
-            state_dict = {**state_dict, "iterations_in_epoch": self._go_on(state_dict)}
+            state_dict = {**state_dict, "iterations_in_epoch": self._restore_epoch(state_dict)}
         super().load_state_dict(state_dict)
 
-    def _go_on(self, state: dict[str, Any]) -> int:
-        """Store the history of the epoch of a state; return how many of its batches each rank leaves out."""
+    def _restore_epoch(self, state: dict[str, Any]) -> int:
+        """Store the history of a saved epoch; return the number of its batches that each rank leaves out."""
         self.epoch, ranks, rows = state["epoch"], state["num_shards"], state["rows"]
         parts = [*state["begun"], (state["limits"], state["batches_in_epoch"])]
         if not any(position for _, position in parts):  # the epoch, perhaps one of another shard, begins
@@ -124,7 +119,7 @@ class ElasticBatchIterator(EpochBatchIterator):
                 f"checkpoint was saved and now {self.num_shards}: resume with {ranks}, and batches as large"
             )
         *before, (_, position) = parts
-        # fairseq's groups of batches end at a position within one: rank 0 begins with the first of an update.
+        # fairseq's groups of batches would end at a position within a group: rank 0 begins with the first of an update.
         updates, left_out = divmod(position, self.num_shards * self._per_update(self.epoch))
         self._begun_epoch, self._begun = self.epoch, [*before, (self.limits, left_out)]
         return updates * self._per_update(self.epoch)

@@ -25,6 +25,8 @@ class TokenizersEncoder:
 
     def __init__(self, cfg: TokenizersConfig) -> None:
         self._tokenizer = JsonTokenizer(Path(cfg.tokenizers_file))
+        # The mark of pieces within a word: ## in WordPiece, otherwise nothing.
+        self._continuing: str = getattr(self._tokenizer.model.model, "continuing_subword_prefix", None) or ""
 
     def encode(self, x: str) -> str:
         return " ".join(map(str, self._tokenizer.encode([x])[0]))
@@ -34,11 +36,18 @@ class TokenizersEncoder:
 
     def text_of(self, x: str) -> str:
         """Return the text of a dictionary's symbol: with a space before it if it begins a word."""
-        return self._tokenizer.text_of(self._tokenizer.dictionary.index(x))
+        text = self.decode(x).strip()
+        begins = self._begins_word(self._tokenizer.dictionary.index(x))
+        return f" {text}" if begins else text.removeprefix(self._continuing)
 
     def is_beginning_of_word(self, x: str) -> bool:
         """Return True if a symbol of the dictionary begins a word, or is a special one."""
-        return not x.isdigit() or self._tokenizer.begins_word(int(x))
+        return not x.isdigit() or self._begins_word(int(x))
+
+    def _begins_word(self, token: int) -> bool:
+        """Return True if a piece begins a word: in WordPiece one without ##, otherwise one that begins with a space."""
+        piece = self._tokenizer.model.id_to_token(token)
+        return not piece.startswith(self._continuing) if self._continuing else piece.startswith(("\u2581", "\u0120"))
 
 
 class SentencePieceEncoder(SentencepieceBPE):

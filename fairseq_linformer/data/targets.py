@@ -11,7 +11,7 @@ from fairseq.data import BaseWrapperDataset, Dictionary, FairseqDataset
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-NO_WORD, UNKNOWN = -3, -1  # <pad> and <unk>, less four reserved numbers
+NO_WORD, UNKNOWN = -3, -1  # <pad> and <unk>, minus four reserved numbers
 TRUNCATED = -1  # the start of a word that was truncated
 
 
@@ -67,6 +67,6 @@ def remap(word_starts: Tensor, kept: Tensor) -> Tensor:
 
 
 def majority_class(dictionary: Dictionary, classes: int) -> int:
-    """Return the most frequent class of the training set, which truncated words get: for entities ``O``."""
+    """Return the most frequent class of the training set, for truncated words: ``O`` for entities."""
     counts = dictionary.count[dictionary.nspecial :][:classes]
     return counts.index(max(counts))

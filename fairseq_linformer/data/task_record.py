@@ -1,6 +1,6 @@
-"""Record of a task, which preparation, scoring, configuration, results and submission read.
+"""Record of a task, for preparation, scoring, configuration, results and submission.
 
-A prepared folder keeps it in task.json, with counts of its splits.
+A prepared folder has it in task.json, with counts of its splits.
 """
 
 import itertools
@@ -54,19 +54,19 @@ class Source:
 
 @dataclass(frozen=True)
 class Task:
-    """Task.
+    """Task of fine-tuning.
 
     Attributes:
-        name: of the task and its folder; its recipe is ``configs/finetune/recipe/NAME.yaml`` in lower case.
+        name: name of the task and its folder; its recipe is ``configs/finetune/recipe/NAME.yaml`` in lower case.
         kind: the type of label, one of KINDS.
         classes: names by number; none for a regression.
         metrics: metrics of predictions, in the order of tables; names of ``finetune.metrics.METRICS``.
-        headline: those whose mean chooses checkpoints and settings.
+        headline: the metrics whose mean chooses checkpoints and settings.
         scale: the highest score; scores of a regression are written divided by it, and predictions multiplied by it.
         dev_sets: splits that are scored and choose, only the first one the checkpoint; and the suffix of the task's
             name for each in tables.
         test_sets: splits that are scored and choose nothing, in the same form.
-        columns: of the text, or the two texts, in the tables that the data was prepared from.
+        columns: columns of the text, or the two texts, in the tables that the data was prepared from.
         source: the official files, for ``linformer prepare glue``.
         leaderboard: the file of GLUE's submission for each test split.
         trained_as: the task whose model predicts this one, if it has no training set.
@@ -91,9 +91,9 @@ class Task:
         return {**self.dev_sets, **self.test_sets}
 
     def label(self, numbers: Sequence[float]) -> Any:
-        """Return the label of a row for metrics, by class numbers.
+        """Return the label of a row for metrics: names of classes, or a score.
 
-        A class is its number, several are a 0 or 1 for each class, those of words their numbers; a score is unchanged.
+        `numbers` is the number of the class, a 0 or 1 for each class, the number of each word's class, or the score.
         """
         if self.kind == "regression":
             return numbers[0]
@@ -103,14 +103,13 @@ class Task:
         return names if self.kind == "token-label" else names[0]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the entries that a prepared folder keeps: all but the official files and those for a submission."""
+        """Return the entries for task.json: all but the official files and the files of a submission."""
         names = ("name", "kind", "classes", "metrics", "headline", "scale", "dev_sets", "test_sets", "columns")
         return {name: getattr(self, name) for name in names}
 
 
 def own_task(name: str, kind: str, classes: Sequence[str] = (), scale: float = 1.0) -> Task:
-    """Return the record of a task that is not in TASKS, with the metrics of its type; entities are scored as such."""
-    check("kind", kind, kind in KINDS, f"one of {', '.join(KINDS)}")
+    """Return the record of a task that is not in TASKS, with the metrics of its type of label, or of entities."""
     metrics = ENTITY_METRICS if kind == "token-label" and _are_entity_tags(classes) else KINDS[kind]
     return Task(name, kind, tuple(classes), *metrics, scale=scale)
 
@@ -134,16 +133,13 @@ def check_label(name: str, where: str = "") -> None:
 
 
 def label_names(dictionary: Dictionary) -> tuple[str, ...]:
-    """Return the classes of a label dictionary, by number."""
+    """Return the classes of a label dictionary by number."""
     return tuple(dictionary.symbols[dictionary.nspecial :])
 
 
 @dataclass
 class SplitCounts:
-    """Rows of a split, their tokens with <s>, </s> and separators, and the number of long rows.
-
-    `unknown`: tokens that are <unk>.
-    """
+    """Numbers of rows, tokens with <s>, </s> and separators, long rows and <unk> tokens of a split."""
 
     examples: int = 0
     tokens: int = 0
@@ -153,9 +149,9 @@ class SplitCounts:
 
 @dataclass(frozen=True)
 class Summary:
-    """Content of a prepared folder: the task's record, counts by split, and the length called long.
+    """Summary of a prepared folder: the task's record, counts by split, and the length from which rows are long.
 
-    `by_class`, rows (or words of token labels) of each class by split, is not kept in the folder.
+    `by_class`, rows (or words of token labels) of each class by split, is not in task.json.
     """
 
     task: Task
@@ -172,13 +168,15 @@ class Summary:
         splits = {split: asdict(counts) for split, counts in self.splits.items()}
         return {"task": self.task.as_json(), "splits": splits, "long_length": self.long_length}
 
-    def lines(self) -> Iterator[str]:
+    def lines(self, official_rows: Mapping[str, int] | None = None) -> Iterator[str]:
         """Yield the lines of the summary: classes, counts by split, and classes that a split lacks."""
         names = ", ".join(f"{number} = {name}" for number, name in enumerate(self.task.classes))
         yield f"{self.task.kind}: {names or 'scores'}"
         for split, counts in self.splits.items():
+            official = f" (officially {official_rows[split]:,})" if official_rows else ""
             yield (
-                f"{split}: {counts.examples:,} examples, {counts.tokens / counts.examples:.0f} tokens on average, "
+                f"{split}: {counts.examples:,} examples{official}, "
+                f"{counts.tokens / counts.examples:.0f} tokens on average, "
                 f"{100 * counts.long / counts.examples:.1f} % longer than {self.long_length}, "
                 f"{counts.unknown / counts.tokens:.3%} unknown"
             )

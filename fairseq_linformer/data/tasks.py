@@ -50,12 +50,12 @@ def _glue(
     *,
     kind: str = "single-label",
     skips_broken: bool = False,
-    **others: Any,
+    **attributes: Any,
 ) -> Task:
-    """Return a task of GLUE, with all metrics in the headline; `others` are attributes of the record."""
+    """Return a task of GLUE, with all metrics in the headline; `attributes` are those of the record."""
     source = Source(files, texts, label, skips_broken)
-    others.setdefault("leaderboard", {"test": f"{name}.tsv"})
-    return Task(name, kind, classes, metrics, metrics, columns=texts, source=source, **others)
+    attributes.setdefault("leaderboard", {"test": f"{name}.tsv"})
+    return Task(name, kind, classes, metrics, metrics, columns=texts, source=source, **attributes)
 
 
 _COLA_FILES = {
@@ -83,9 +83,9 @@ _AX_FILES = {"test": _file("AX.tsv", _INDEXED_PAIR, 1104)}
 
 
 def is_whole(name: str, rows: int) -> bool:
-    """Return True if train has all `rows` of the official data, except the few that some copies of QQP lack.
+    """Return True if `rows` are all of the official train set, except the few that some copies of QQP lack.
 
-    The number of updates in a task's recipe is for all rows. True for a task that is not in TASKS.
+    The number of updates in a task's recipe is for all rows. Return True for a task that is not in TASKS.
     """
     source = TASKS[name].source if name in TASKS else None
     official_rows = 25_000 if name == "IMDB" else source.files["train"].rows if source is not None else 0

@@ -95,8 +95,6 @@ class SentencePieceTokenizer(Tokenizer):
     """
 
     def __init__(self, model: Path, dictionary: Dictionary | None = None) -> None:
-        if not model.is_file():
-            raise FileNotFoundError(f"{model}: no such sentencepiece model")
         self._processor = sentencepiece.SentencePieceProcessor()
         try:
             self._processor.Load(str(model))
@@ -163,9 +161,6 @@ class GPT2Tokenizer(Tokenizer):
     """
 
     def __init__(self, encoder_json: Path, vocab_bpe: Path, dictionary: Dictionary | None = None) -> None:
-        for path in (encoder_json, vocab_bpe):
-            if not path.is_file():
-                raise FileNotFoundError(f"{path}: no such file; GPT-2's BPE needs {ENCODER_FILE} and {MERGES_FILE}")
         try:
             self._encoder = get_encoder(str(encoder_json), str(vocab_bpe))
             pieces = {number: str(number) for number in sorted(self._encoder.encoder.values())}
@@ -200,8 +195,8 @@ class JsonTokenizer(Tokenizer):
     """
 
     def __init__(self, file: Path, dictionary: Dictionary | None = None) -> None:
-        self._tokenizer = _read_tokenizer_json(file)
-        size = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        self.model = _read_tokenizer_json(file)
+        size = self.model.get_vocab_size(with_added_tokens=True)
         ids = Dictionary()
         for number in range(ids.nspecial, size - 1):  # the last is <mask>
             ids.add_symbol(str(number), n=0)
@@ -210,38 +205,23 @@ class JsonTokenizer(Tokenizer):
         super().__init__(dictionary or ids, {TOKENIZER_FILE: file})
         self._table = np.arange(size, dtype=np.int32)
         self._table[[ids.bos(), ids.pad(), ids.eos(), size - 1]] = ids.unk()  # no text has special tokens
-        # The mark of pieces within a word: ## in WordPiece, otherwise nothing.
-        self._continuing: str = getattr(self._tokenizer.model, "continuing_subword_prefix", None) or ""
 
     def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
         # Not encode_batch, whose threads would run in each of the processes that prepare a corpus.
-        encoded = (self._tokenizer.encode(line, add_special_tokens=False) for line in lines)
+        encoded = (self.model.encode(line, add_special_tokens=False) for line in lines)
         return [self._table[np.array(line.ids, dtype=np.int64)] for line in encoded]
 
     def _decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        return self._tokenizer.decode_batch([list(row) for row in rows], skip_special_tokens=False)
-
-    def begins_word(self, token: int) -> bool:
-        """Return True if a piece begins a word: in WordPiece one without ##, otherwise one that begins with a space."""
-        piece, prefix = self._tokenizer.id_to_token(token), self._continuing
-        return not piece.startswith(prefix) if prefix else piece.startswith(("\u2581", "\u0120"))
-
-    def text_of(self, token: int) -> str:
-        """Return the text of a piece: with a space before it if it begins a word."""
-        text = self.decode([np.array([token])])[0].strip()
-        return f" {text}" if self.begins_word(token) else text.removeprefix(self._continuing)
+        return self.model.decode_batch([list(row) for row in rows], skip_special_tokens=False)
 
 
 def _read_tokenizer_json(file: Path) -> Any:
     """Load the tokenizer of a file, which reads the names of the five special tokens as text."""
-    if not file.is_file():
-        raise FileNotFoundError(f"{file}: no such file")
+    import tokenizers  # of the extra "hf"
+
+    text = file.read_bytes()
     try:
-        import tokenizers
-    except ImportError as error:
-        raise UserError(f"{file} needs the package tokenizers: pip install tokenizers") from error
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(text)
         added = content["added_tokens"]
         last = max(token["id"] for token in added)  # <mask>
         for token in added:

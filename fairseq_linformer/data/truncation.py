@@ -1,4 +1,4 @@
-"""Long texts: truncation of the sequences of fine-tuning, and chunks as long as a teacher reads.
+"""Long texts: truncation of the sequences of fine-tuning, and chunks of the length of a teacher.
 
 fairseq's own ``shorten_method`` ignores special tokens: ``truncate`` loses the closing ``</s>`` and may lose all of a
 second text, ``random_crop`` loses the ``<s>`` that the classification head reads.
@@ -30,13 +30,13 @@ def max_length_and_method(task: Any, longest: int) -> tuple[int, str]:
 
 
 def kept_tokens(row: Tensor, length: int, method: str, bos: int, eos: int, fraction: float = 0.0) -> Tensor:
-    """Return True for the tokens of a sequence that stay: `length` of them, or all if it is no longer than that.
+    """Return True for the tokens of a sequence that are kept: `length` of them, or all if it is no longer than that.
 
-    Special tokens stay: a first token that is `bos`, and every `eos`. Of the text between them as much stays as fits;
-    of a pair the longer text is shortened first, then both alike, as Hugging Face's ``longest_first`` does. Of the m
-    tokens of a text that stay, ``head`` takes the first, ``tail`` the last, ``random-crop`` consecutive ones from
-    int(fraction · (excess + 1)) on, and ``head-tail`` the first (m + 2) // 4 and the others from the end: 128 and 382
-    of 510, the best of Sun et al. 2019, "How to Fine-Tune BERT for Text Classification?" (arXiv 1905.05583).
+    Special tokens are kept: a first token that is `bos`, and every `eos`; and as much of the text between them as fits.
+    Of a pair, the longer text is shortened first, then both alike, as Hugging Face's ``longest_first`` does. ``head``
+    keeps the first m tokens of a text, ``tail`` the last, ``random-crop`` consecutive ones from the index
+    int(fraction · (excess + 1)), and ``head-tail`` the first (m + 2) // 4 and the remaining ones from the end: 128 and
+    382 of 510, the best of Sun et al. 2019, "How to Fine-Tune BERT for Text Classification?" (arXiv 1905.05583).
 
     Args:
         row: ids, (tokens,): ``<s> A </s>`` or ``<s> A </s> </s> B </s>``.
@@ -45,7 +45,7 @@ def kept_tokens(row: Tensor, length: int, method: str, bos: int, eos: int, fract
         fraction: start of a random crop, at least 0 and below 1.
 
     Returns:
-        True for each token that stays, (tokens,).
+        True for each token that is kept, (tokens,).
 
     Raises:
         UserError: `length` is too small.
@@ -53,7 +53,7 @@ def kept_tokens(row: Tensor, length: int, method: str, bos: int, eos: int, fract
     keep = row == eos
     keep[:1] |= row[:1] == bos
     special = keep.nonzero()[:, 0].tolist()
-    check("length", length, length > len(special), f"at least {len(special) + 1}, one beside the special tokens")
+    check("length", length, length > len(special), f"at least {len(special) + 1}, one more than the special tokens")
     if len(row) <= length:
         return torch.ones_like(keep)
     texts = [(before + 1, end) for before, end in pairwise([-1, *special, len(row)])]  # texts may be empty
@@ -70,9 +70,9 @@ def kept_tokens(row: Tensor, length: int, method: str, bos: int, eos: int, fract
 
 
 def _shares(lengths: Sequence[int], room: int) -> list[int]:
-    """Return the number of tokens of each text that stay, `room` together: the longest text loses tokens first.
+    """Return the number of tokens to keep of each text, `room` in total: the longest text loses tokens first.
 
-    If several are the longest the last of them loses one, so that the first keeps an indivisible rest.
+    If several texts are the longest, the last of them loses one, so an indivisible remainder goes to the first.
     """
 
     def total(level: int) -> int:
@@ -94,8 +94,8 @@ class TruncatedDataset(BaseWrapperDataset):
         length, method, bos, eos: as for ``kept_tokens``.
         seed: of random crops. A crop depends on the seed, the epoch and the sequence alone, so it is the same in every
             process and after a resumption.
-        by_length: group sequences of similar length, so that batches hold little padding. The order among sequences of
-            one length stays that of `dataset`; batches themselves are shuffled by fairseq's epoch iterator.
+        by_length: group sequences of similar length, so that batches have little padding. Sequences of one length keep
+            the order of `dataset`; fairseq's epoch iterator shuffles the batches.
     """
 
     def __init__(
@@ -131,8 +131,7 @@ class TruncatedDataset(BaseWrapperDataset):
     def num_tokens(self, index: int) -> int:
         return int(self.sizes[index])
 
-    def size(self, index: int) -> int:
-        return int(self.sizes[index])
+    size = num_tokens
 
     def ordered_indices(self) -> np.ndarray:
         """Return the sequences in the order that batches are cut from, (rows,)."""

@@ -120,8 +120,12 @@ def prepare_corpus(
         reports = {split: _survey(files[split], None if loaded or split == "valid" else sample) for split in files}
         if loaded is not None:
             loaded.save(folder)
-        used = loaded or _train_tokenizer(sample, folder, vocab_size)
-        frequencies = _write_dataset(files, used, folder, workers or available_cores(), reports)
+        else:
+            lines, model = sample.lines(), folder / SENTENCEPIECE_FILE
+            print(f"training a vocabulary of {vocab_size:,} pieces on {sum(map(len, lines)):,} characters", flush=True)
+            train_sentencepiece(lines, model, vocab_size, _TRAINING_THREADS)
+            loaded = SentencePieceTokenizer(model)
+        frequencies = _write_dataset(files, loaded, folder, workers or available_cores(), reports)
         (folder / _SPOOL_FILE).unlink(missing_ok=True)
         json.dump({split: asdict(report) for split, report in reports.items()}, report_file, indent=1)
     _print_summary(reports, frequencies, time.monotonic() - started)
@@ -167,13 +171,6 @@ def _survey(files: Sequence[Path], sample: LineSample | None) -> SplitReport:
             progress.update(chunk.bytes_read)
     report.documents += last_line != ""
     return report
-
-
-def _train_tokenizer(sample: LineSample, folder: Path, vocab_size: int) -> Tokenizer:
-    lines = sample.lines()
-    print(f"training a vocabulary of {vocab_size:,} pieces on {sum(map(len, lines)):,} characters", flush=True)
-    train_sentencepiece(lines, folder / SENTENCEPIECE_FILE, vocab_size, _TRAINING_THREADS)
-    return SentencePieceTokenizer(folder / SENTENCEPIECE_FILE)
 
 
 def _write_dataset(

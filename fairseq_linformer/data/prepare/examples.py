@@ -9,7 +9,7 @@ import numpy as np
 from ...errors import UserError
 from ..tokenizer import Tokenizer
 
-# Characters at which str.splitlines breaks, and the tab. Runs of spaces stay: byte-level BPE has pieces for them.
+# Characters at which str.splitlines breaks, and the tab. Runs of spaces are kept: byte-level BPE has pieces for them.
 WHITESPACE = re.compile(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")
 
 Label = str | tuple[str, ...]
@@ -35,18 +35,19 @@ class Example:
 def encode_columns(
     batch: Sequence[Example], tokenizer: Tokenizer, *, pairs: bool, where: str, before: int = 0
 ) -> list[list[np.ndarray]]:
-    """Encode the texts of rows, and of the second texts for pairs, int32 of shape (tokens,) each.
+    """Encode the texts of rows, and the second texts of pairs, as ids: int32, (tokens,) each.
 
     Raises:
-        UserError: a row has no text, is not `pairs`, or its text has no piece; the message starts with the row's own
-            `where`, or with the given one and the row's number, counted from 1 after `before` others.
+        UserError: a row has no text, is no pair although `pairs` is True or the reverse, or its text has no piece. The
+            message starts with the `where` of the row. If that is empty, it starts with the argument and the number of
+            the row, counted from 1 after `before` rows.
     """
     columns: list[list[str]] = [[], []] if pairs else [[]]
     locations = _locations(batch, where, before)
     for location, example in zip(locations, batch, strict=True):
         if not isinstance(example.text, str) or (example.second is not None) != pairs:
             expected = "pairs of texts" if pairs else "single texts"
-            raise UserError(f"{location}: all must be {expected}, as the first of train is")
+            raise UserError(f"{location}: all rows must be {expected}, as the first of train is")
         texts = (example.text,) if example.second is None else (example.text, example.second)
         for column, text in zip(columns, texts, strict=True):
             column.append(WHITESPACE.sub(" ", text).strip())
@@ -56,12 +57,12 @@ def encode_columns(
     for column, pieces in zip(columns, encoded, strict=True):
         for location, text, ids in zip(locations, column, pieces, strict=True):
             if text and not ids.size:
-                raise UserError(f"{location}: no piece is left of the text {text!r}")
+                raise UserError(f"{location}: the tokenizer has no piece for the text {text!r}")
     return encoded
 
 
 def names_of(label: Label | None) -> tuple[str, ...]:
-    """Return the classes of a label, of which there may be one, several or none."""
+    """Return the classes of a label: one, several or none."""
     return () if label is None else (label,) if isinstance(label, str) else label
 
 
@@ -72,12 +73,12 @@ def _locations(batch: Sequence[Example], prefix: str, before: int) -> list[str]:
 def encode_words(
     batch: Sequence[Example], tokenizer: Tokenizer, *, where: str, before: int
 ) -> tuple[list[list[np.ndarray]], list[np.ndarray]]:
-    """Encode rows of words, at least one each; also return the number of pieces, at least one, of each word."""
-    unknown = np.array([tokenizer.dictionary.unk()], dtype=np.int32)  # of a word without pieces
+    """Encode rows of words, at least one each; also return the number of pieces of each word, at least one."""
+    unknown = np.array([tokenizer.dictionary.unk()], dtype=np.int32)  # for a word without pieces
     pieces, sizes = [], []
     for location, example in zip(_locations(batch, where, before), batch, strict=True):
         if isinstance(example.text, str) or example.second is not None or not example.text:
-            raise UserError(f"{location}: all must be lists of words, as the first of train is")
+            raise UserError(f"{location}: all rows must be lists of words, as the first of train is")
         # Every word but the first follows a space, which byte-level BPE needs, and sentencepiece adds itself.
         spaced = [WHITESPACE.sub(" ", f"{' ' if number else ''}{word}") for number, word in enumerate(example.text)]
         ids = [encoded if encoded.size else unknown for encoded in tokenizer.encode(spaced)]

@@ -16,61 +16,58 @@ from ..task_record import Source, SourceFile, Task, letters_of
 from ..tasks import TASKS
 from .examples import Example
 from .labels import number_of
-from .sources import SourceSplit, as_folder, download, is_address, unpack
+from .sources import as_folder, download, is_address, unpack
 from .table import tsv_rows
 
 SOURCES: Mapping[str, Source] = {name: task.source for name, task in TASKS.items() if task.source is not None}
 
 
-def known_task(name: str) -> str:
+def find_task(name: str) -> str:
     """Return the task of ``SOURCES`` with a name in any spelling: SST-2 for sst_2."""
-    alike = [task for task in SOURCES if letters_of(task) == letters_of(name)]
-    if not alike:
-        raise UserError(f"task {name!r} is unknown, known are: {', '.join(SOURCES)}")
-    return alike[0]
+    task = next((task for task in SOURCES if letters_of(task) == letters_of(name)), None)
+    if task is None:
+        raise UserError(f"task {name!r} is unknown; the tasks are {', '.join(SOURCES)}")
+    return task
 
 
-def read_glue(source: Path, task: str) -> dict[str, SourceSplit]:
+def read_glue(source: Path, task: str) -> dict[str, Iterator[Example]]:
     """Read the splits train, valid (the official dev set; MNLI: matched, and valid1 mismatched) and test (test1).
 
-    Each split is read as it is consumed.
+    Rows are read as they are consumed.
 
     Args:
-        source: a folder that holds a folder with the task's name, or holds a folder that does.
-        task: its name in ``SOURCES``, in any spelling.
+        source: a folder with a folder of the task's name, in it or in one of its folders.
+        task: its name in ``SOURCES``.
 
     Raises:
         FileNotFoundError: a file is missing.
-        UserError: the task is unknown. Later, as the rows are read: a row does not fit the task; the message names the
-            file and the line.
+        UserError: a row that is consumed does not fit the task; the message names the file and the line.
     """
-    task = known_task(task)
     folder = next((parent / task for parent in (source, *sorted(source.glob("*/"))) if (parent / task).is_dir()), None)
     if folder is None:
         raise FileNotFoundError(f"{source} holds no folder {task}")
     if missing := [file.name for file in SOURCES[task].files.values() if not (folder / file.name).is_file()]:
         raise FileNotFoundError(f"{folder} lacks {', '.join(missing)}")
-    return {
-        split: SourceSplit(_read(folder / file.name, file, TASKS[task]), file.rows)
-        for split, file in SOURCES[task].files.items()
-    }
+    return {split: _read(folder / file.name, file, TASKS[task]) for split, file in SOURCES[task].files.items()}
 
 
-def _read(path: Path, file: SourceFile, task: Task) -> Iterator[Example | None]:
-    source = SOURCES[task.name]
+def _read(path: Path, file: SourceFile, task: Task) -> Iterator[Example]:
+    source, broken = SOURCES[task.name], 0
     options = {"header": file.header, "skips_broken": source.skips_broken}
     with path.open("rb") as lines:
         for row in tsv_rows(lines, str(path), file.columns, **options):
             if row is None:
-                yield None
+                broken += 1
                 continue
             label = _label(str(row.value(source.label)), task, row.where) if source.label in file.columns else None
             text, *second = map(row.plain_text, source.texts)
             yield Example(text, label, second[0] if second else None, row.where)
+    if broken:
+        print(f"{task.name}/{path.name}: {broken:,} broken rows are left out")
 
 
 def _label(value: str, task: Task, location: str) -> str:
-    """Return the class or the score of a row; it must be one of the task."""
+    """Return the class or the score of a row, which must be valid for the task."""
     score = number_of(value)
     works = value in task.classes if task.classes else score is not None and 0.0 <= score <= task.scale
     if not works:
@@ -79,9 +76,9 @@ def _label(value: str, task: Task, location: str) -> str:
     return value
 
 
-ADDRESS = "https://dl.fbaipublicfiles.com"
 _GLUE, _MRPC = "glue/data", "senteval/senteval_data/msr_paraphrase"
-DOWNLOADS: Mapping[str, Mapping[str, str]] = {  # task: paths below ADDRESS, with the SHA-256 that Hugging Face recorded
+# By task: paths below https://dl.fbaipublicfiles.com, with the SHA-256 that Hugging Face recorded.
+DOWNLOADS: Mapping[str, Mapping[str, str]] = {
     "CoLA": {f"{_GLUE}/CoLA.zip": "f212fcd832b8f7b435fb991f101abf89f96b933ab400603bf198960dfc32cbff"},
     "SST-2": {f"{_GLUE}/SST-2.zip": "d67e16fb55739c1b32cdce9877596db1c127dc322d93c082281f64057c16deaa"},
     "MRPC": {
@@ -129,7 +126,7 @@ def _task_file(member: str) -> str | None:
 
 
 def _write_mrpc(train: Path, test: Path, dev_ids: Path, folder: Path) -> None:
-    """Write GLUE's three files from the original corpus. The dev set is given as a list of pairs of ids in train."""
+    """Write GLUE's three files from the original corpus. `dev_ids` lists pairs of ids in train that are the dev set."""
     pairs = {tuple(line.split("\t")) for line in dev_ids.read_text(encoding="utf-8").splitlines()}
     header, *rows = train.read_text(encoding="utf-8").rstrip("\n").split("\n")
     for name, in_dev in (("train.tsv", False), ("dev.tsv", True)):

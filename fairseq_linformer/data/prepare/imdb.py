@@ -11,20 +11,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from .examples import Example
-from .sources import SourceSplit, as_folder, download, is_address
+from .sources import as_folder, download, is_address
 from .table import decoded
 
 LABELS = {"neg": "negative", "pos": "positive"}  # folder: name of the class
 SPLITS = {"train": "train", "valid": "test"}  # fairseq's split: folder
-OFFICIAL_ROWS = 25_000  # of each split, 12,500 of each label
+OFFICIAL_ROWS = {"train": 25_000, "valid": 25_000}  # 12,500 of each label
 REVIEW = re.compile(r"\d+_\d+\.txt")  # <number>_<stars>.txt
 # The members of an archive that are unpacked: the labelled reviews in the official layout.
 MEMBER = re.compile(rf"(?:\./)?(?:aclImdb/)?((?:train|test)/(?:neg|pos)/{REVIEW.pattern})")
 LINE_BREAKS = re.compile(r"(?:\s*<br />)+\s*")
 
-ADDRESS = "http://ai.stanford.edu/~amaas/data/sentiment"
 ARCHIVE = "aclImdb_v1.tar.gz"
-# Path below ADDRESS, with the checksum that torchtext recorded.
+# Path below http://ai.stanford.edu/~amaas/data/sentiment, with the checksum that torchtext recorded.
 DOWNLOADS = {ARCHIVE: "md5:7c2ac02c03563afcf9b574c7e56c153a"}
 
 
@@ -41,7 +40,7 @@ def _review_path(member: str) -> str | None:
     return match and f"aclImdb/{match[1]}"
 
 
-def read_imdb(folder: Path) -> dict[str, SourceSplit]:
+def read_imdb(folder: Path) -> dict[str, Iterator[Example]]:
     """Read the splits train and valid. Rows are sorted by label, then by file name: shuffle them to train.
 
     Args:
@@ -49,14 +48,13 @@ def read_imdb(folder: Path) -> dict[str, SourceSplit]:
 
     Raises:
         FileNotFoundError: a folder of the layout is missing, or holds no reviews.
-        UserError: later, as the rows are read: a file is not UTF-8.
+        UserError: a file that is consumed is not UTF-8.
     """
     root = folder / "aclImdb" if (folder / "aclImdb").is_dir() else folder
-    splits = {}
-    for split, split_folder in SPLITS.items():
-        reviews = {label: _reviews(root / split_folder / label_folder) for label_folder, label in LABELS.items()}
-        splits[split] = SourceSplit(_examples(reviews), OFFICIAL_ROWS)
-    return splits
+    return {
+        split: _examples({label: _reviews(root / split_folder / name) for name, label in LABELS.items()})
+        for split, split_folder in SPLITS.items()
+    }
 
 
 def _reviews(folder: Path) -> list[Path]:

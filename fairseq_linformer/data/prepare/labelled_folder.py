@@ -36,7 +36,7 @@ from fairseq.data import Dictionary
 from tqdm import tqdm
 
 from ...errors import UserError
-from ...files import check_data_path, staged_folder
+from ...files import staged_folder
 from ..dictionaries import DICTIONARY_FILE
 from ..indexed import Write, indexed_writer
 from ..task_record import SUMMARY_FILE, SplitCounts, Summary, Task, check_label, label_names
@@ -47,31 +47,24 @@ LONG_LENGTH = 512  # rows of more tokens are counted as long; nothing is cut
 BATCH = 1000  # texts encoded at a time: enough to keep the tokenizer's threads busy, little memory
 
 
-def write_labelled(
-    out: Path,
-    task: Task,
-    splits: Mapping[str, Iterable[Example]],
-    tokenizer: Tokenizer,
-) -> Summary:
+def write_labelled(out: Path, task: Task, splits: Mapping[str, Iterable[Example]], tokenizer: Tokenizer) -> Summary:
     """Encode every split and write the folder `out`, which appears only when it is complete.
 
     Args:
         out: the folder.
-        task: the record. If it names no classes, and is no regression, they are those that occur in train.
-        splits: fairseq's split names and their rows, read once and never held in memory. Rows of "test", "test1", … may
-            all be without a label: then none is written (but for token labels, where words begin).
-        tokenizer: that of the model.
+        task: the record. If it names no classes, and is no regression, its classes are the labels of train.
+        splits: rows by fairseq's split names, read once and never held in memory. Their labels are valid for the task.
+            Rows of "test", "test1", … may all be without a label: then none is written (but for token labels, where
+            words begin).
+        tokenizer: the tokenizer of the model.
 
     Returns:
         The summary, its task with the classes.
 
     Raises:
-        UserError: `out` is not empty; there is no "train" with classes; a split has no rows; a row has no text, no
-            valid label, or is a pair among single texts or the reverse.
+        UserError: `out` is not empty; a split has no rows; a row has no text, or a class whose name is not allowed, or
+            is a pair among single texts or the reverse.
     """
-    check_data_path(out)
-    if not task.classes and task.kind != "regression" and "train" not in splits:
-        raise UserError(f"the splits are {', '.join(splits) or 'none'}, but a split named train is needed")
     with staged_folder(out, SUMMARY_FILE) as (folder, summary_file):
         tokenizer.save(folder)
         tokenizer.dictionary.save(str(folder / DICTIONARY_FILE))
@@ -146,12 +139,12 @@ def _write_labels(
     for split, written in splits.items():
         labelled = [label for label in written.labels if label is not None]
         if labelled or not split.startswith("test"):
-            if len(labelled) < len(written.labels):
-                raise UserError(_at(split, written.labels.index(None), "the label is missing"))
+            assert len(labelled) == len(written.labels), f"{split}: a row has no label"
             labels[split] = labelled
     if task.kind == "regression":
         for split, scores in labels.items():
-            _write_scores(folder / f"{split}.label", split, scores, task.scale)
+            lines = [f"{float(str(score)) / task.scale!r}\n" for score in scores]
+            (folder / f"{split}.label").write_text("".join(lines), encoding="utf-8")
         return (), {}
     classes_of = names_of if task.kind == "token-label" else lambda label: set(names_of(label))
     by_class = {split: Counter(itertools.chain.from_iterable(map(classes_of, rows))) for split, rows in labels.items()}
@@ -161,44 +154,24 @@ def _write_labels(
         check_label(name)
         dictionary.add_symbol(name, n=counts[name])
     for split, written in splits.items():
+        assert by_class.get(split, Counter()).keys() <= set(label_names(dictionary)), f"{split}: an unknown label"
         if split in labels or task.kind == "token-label":
             with indexed_writer(folder / split, len(dictionary)) as write:
-                _write_items(write, list(_label_items(split, task, labels.get(split), written.words, dictionary)))
+                _write_items(write, list(_label_items(task, labels.get(split), written.words, dictionary)))
     dictionary.save(str(folder / DICTIONARY_FILE))
     return label_names(dictionary), by_class
 
 
 def _label_items(
-    split: str, task: Task, labels: Sequence[Label] | None, words: Sequence[np.ndarray], dictionary: Dictionary
+    task: Task, labels: Sequence[Label] | None, words: Sequence[np.ndarray], dictionary: Dictionary
 ) -> Iterator[list[int]]:
     """Yield the item of each row, as in the module's docstring; unknown labels are None."""
-    names = set(label_names(dictionary))
     for row, label in enumerate([("<unk>",) * len(sizes) for sizes in words] if labels is None else labels):
-        if labels and (unknown := [name for name in names_of(label) if name not in names]):
-            raise UserError(_at(split, row, f"label {unknown[0]!r} is none of {', '.join(sorted(names))}"))
         numbers = [dictionary.index(name) for name in names_of(label)]
-        if task.kind == "single-label" and len(numbers) != 1:
-            raise UserError(_at(split, row, f"{len(numbers)} labels, it must have one"))
         if task.kind == "multi-label":
             numbers = sorted(set(numbers))
         if task.kind == "token-label":
-            if len(numbers) != len(words[row]):
-                raise UserError(_at(split, row, f"{len(numbers)} labels for {len(words[row])} words"))
             pieces = np.full(int(words[row].sum()), dictionary.pad(), dtype=np.int64)
             pieces[np.cumsum(words[row]) - words[row]] = numbers
             numbers = pieces.tolist()
         yield [*numbers, dictionary.eos()]
-
-
-def _write_scores(file: Path, split: str, scores: Sequence[Label], scale: float) -> None:
-    """Write a number per line, as fairseq reads the targets of a regression."""
-    with file.open("w", encoding="utf-8") as lines:
-        for row, score in enumerate(scores):
-            try:
-                lines.write(f"{float(str(score)) / scale!r}\n")
-            except ValueError:
-                raise UserError(_at(split, row, f"score {score!r} is no number")) from None
-
-
-def _at(split: str, row: int, message: str) -> str:
-    return f"split {split}, row {row + 1}: {message}"

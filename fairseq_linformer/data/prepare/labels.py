@@ -13,7 +13,7 @@ from ...errors import UserError
 from .examples import Example, Label, names_of
 from .table import Row
 
-FEW = 20  # different labels: more whole numbers may be scores, and more texts, half of the rows, no classes
+FEW = 20  # different labels; more whole numbers may be scores, and more texts, in over half of the rows, no classes
 TRUE, FALSE = ("1", "1.0", "true"), ("0", "0.0", "false")
 
 
@@ -21,8 +21,8 @@ TRUE, FALSE = ("1", "1.0", "true"), ("0", "0.0", "false")
 class Columns:
     """Names of the columns that are read.
 
-    `labels`: one, or a column of 0 and 1 for each class of a multi-label task. `group`: rows with the same value stay
-    in one split. `separator` separates the classes of a multi-label row.
+    `labels`: one column, or a column of 0 and 1 for each class of a multi-label task. `group`: rows with the same value
+    are in one split. `separator` separates the classes of a multi-label row.
     """
 
     text: str
@@ -57,7 +57,7 @@ def read_label(row: Row, columns: Columns) -> Label | None:
 def _is_true(row: Row, column: str) -> bool:
     value = _normalize(row.value(column), row, column).lower()
     if value not in TRUE + FALSE:
-        raise UserError(f"{row.where}: {column} is {value!r}, but of several label columns each must be 0 or 1")
+        raise UserError(f"{row.where}: {column} is {value!r}, but each of several label columns must be 0 or 1")
     return value in TRUE
 
 
@@ -72,16 +72,16 @@ def _parse_list(text: str, row: Row, column: str) -> object:
             if parse is json.loads or "".join(repr(value).split()) == "".join(text.split()):
                 return value
     if text[1] in "'\"" or all(number_of(part) is not None for part in text[1:-1].split()):
-        raise UserError(f"{row.where}: {column} is {text[:100]!r}, but a list must be as JSON has it, with commas")
+        raise UserError(f"{row.where}: {column} is {text[:100]!r}, but a list must be JSON, with commas")
     return text
 
 
 def _normalize(value: object, row: Row, column: str) -> str:
-    """Return a label as text; 1 and 1.0 of a table of numbers are "1"."""
+    """Return a label as text; the numbers 1 and 1.0 are "1"."""
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     if not isinstance(value, str | int | float):
-        raise UserError(f"{row.where}: {column} is {value!r}, a label must be text or a number, or a list of such")
+        raise UserError(f"{row.where}: {column} is {value!r}, but a label must be text, a number, or a list of these")
     return str(value).strip()
 
 
@@ -99,15 +99,13 @@ def _is_whole(label: object) -> bool:
 
 
 def drop_decimals(splits: dict[str, list[TableRow]]) -> dict[str, list[TableRow]]:
-    """Return the rows with 1 for the label 1.0, if all labels are whole numbers: pandas writes them so."""
-    if not all(_is_whole(row.label) for rows in splits.values() for row in rows if row.label is not None):
-        return splits
-    return {
-        split: [
-            row if row.label is None else replace(row, label=re.sub(r"\.0*$", "", cast(str, row.label))) for row in rows
-        ]
-        for split, rows in splits.items()
-    }
+    """Return the rows with 1 for the label 1.0, which pandas writes for it, if all labels are whole numbers."""
+
+    def drop(row: TableRow) -> TableRow:
+        return row if row.label is None else replace(row, label=re.sub(r"\.0*$", "", cast(str, row.label)))
+
+    whole = all(_is_whole(row.label) for rows in splits.values() for row in rows if row.label is not None)
+    return {split: list(map(drop, rows)) for split, rows in splits.items()} if whole else splits
 
 
 def find_label_type(rows: Sequence[TableRow], columns: Columns) -> str:
@@ -139,7 +137,7 @@ def check_labels(rows: Sequence[TableRow], label_type: str, columns: Columns) ->
     column = ", ".join(columns.labels)
     expected = {
         "single-label": "one class",
-        "multi-label": "a list of classes (--separator names what stands between them)",
+        "multi-label": "a list of classes (in one text: --separator names the text between them)",
         "regression": "a number (leave the cell of a missing value empty)",
         "token-label": f"a list with a class for each word of {columns.text}",
     }[label_type]
@@ -155,6 +153,6 @@ def check_labels(rows: Sequence[TableRow], label_type: str, columns: Columns) ->
     same_length = len(set(map(len, lists))) == 1 and len(lists[0]) > 1
     if same_length and all(name.lower() in TRUE + FALSE for names in lists for name in names):
         raise UserError(
-            f"{rows[0].where}: {column} holds a 0 or 1 for each class: write the names of each row's classes instead, "
+            f"{rows[0].where}: {column} has a 0 or 1 for each class: write the names of the classes of each row, "
             "or a column of 0 and 1 for each class (--label A B C)"
         )

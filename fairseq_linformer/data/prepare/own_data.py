@@ -1,6 +1,6 @@
 """Division of labelled tables into the splits of a task, and an audit of them.
 
-No text is changed; rows that are left out, or look wrong, are counted in notes.
+No text is changed; notes count rows that are left out or suspicious.
 """
 
 import math
@@ -14,8 +14,8 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from sklearn.model_selection import train_test_split
 
-from ...errors import UserError, check, join_truncated
-from ..task_record import KINDS, Task, own_task
+from ...errors import UserError, join_truncated
+from ..task_record import Task, own_task
 from .examples import Example, names_of
 from .labels import Columns, TableRow, check_labels, drop_decimals, find_label_type, number_of, read_label
 from .table import Row
@@ -45,15 +45,15 @@ def own_data(
     """Make a task from tables.
 
     Args:
-        name: of the task.
-        tables: the rows of train, and of valid and test if these have separate tables.
-        columns: of texts and labels. Rows of test may all be without a label: then none is written.
+        name: name of the task.
+        tables: rows of train, and of valid and test if these have separate tables.
+        columns: columns of texts and labels. Rows of test may all be without a label: then none is written.
         fractions: the splits that train is divided into, and their shares; empty for train alone.
         kind: the type of label, one of KINDS; None to derive it from the values.
-        seed: of the division.
+        seed: seed of the division.
 
     Raises:
-        UserError: a row does not fit the others, a split has no rows, or the type of label is ambiguous.
+        UserError: a row does not fit the type of label, a split has no rows, or the type of label is ambiguous.
     """
     notes: list[str] = []
     splits = drop_decimals({split: list(_read(split, rows, columns)) for split, rows in tables.items()})
@@ -61,13 +61,16 @@ def own_data(
     if kind is None:
         kind = find_label_type(list(chain(*splits.values())), columns)
         notes.append(f"{kind}, by the labels (--kind names another)")
-    check("--kind", kind, kind in KINDS, f"one of {', '.join(KINDS)}")
     labelled = [row for row in chain(*splits.values()) if row.label is not None]
     check_labels(labelled, kind, columns)
     notes += _repeated_texts(labelled)
     notes += _leave_out_leaks(splits)
-    if fractions and splits["train"]:
-        splits = {**splits, **_divide(splits["train"], kind, fractions, seed)}
+    if fractions and (rows := splits["train"]):
+        strata = [names_of(row.label) for row in rows]
+        if kind == "regression":
+            strata = [(tenth,) for tenth in quantile_bins([float(str(row.label)) for row in rows])]
+        chosen = split_rows([_keys(row) for row in rows], strata, fractions, seed)
+        splits |= {name: [row for row, split in zip(rows, chosen, strict=True) if split == name] for name in fractions}
     if empty := [split for split, rows in splits.items() if not rows]:
         raise UserError(f"{empty[0]} would have no row ({'; '.join(notes)})")
     if kind == "regression":
@@ -86,11 +89,8 @@ def _read(split: str, rows: Iterable[Row], columns: Columns) -> Iterator[TableRo
     """Yield the rows; the text of a row is empty if one of its texts is blank or null."""
     names = [columns.text] if columns.second is None else [columns.text, columns.second]
     for row in rows:
-        if any(row.value(name) is None for name in names):
-            yield TableRow("", None)
-            continue
-        text = row.text(columns.text)
-        second = None if columns.second is None else row.plain_text(columns.second)
+        text = "" if any(row.value(name) is None for name in names) else row.text(columns.text)
+        second = row.plain_text(columns.second) if text and columns.second is not None else None
         if is_blank("".join(text)) or (second is not None and is_blank(second)):
             yield TableRow("", None)
             continue
@@ -101,7 +101,7 @@ def _read(split: str, rows: Iterable[Row], columns: Columns) -> Iterator[TableRo
 
 
 def _leave_out_empty(split: str, rows: Sequence[TableRow], notes: list[str]) -> list[TableRow]:
-    """Return the rows that have a text and a label; if a test set has no label at all, all rows with a text."""
+    """Return the rows that have a text and a label; of a test set without any label, the rows that have a text."""
     filled = [row for row in rows if row.text]
     if split == "test" and not any(row.label for row in filled):  # a row without classes is unlabelled if all are
         notes.append("test: has no labels")
@@ -130,13 +130,13 @@ def _repeated_texts(rows: Sequence[TableRow]) -> Iterator[str]:
     repeated = [labels for labels in by_text.values() if len(labels) > 1]
     different = [labels for labels in repeated if len(set(labels)) > 1]
     if repeated:
-        yield f"{len(repeated):,} texts stand in several rows ({sum(map(len, repeated)):,}): each in one split"
+        yield f"{len(repeated):,} texts are in several rows ({sum(map(len, repeated)):,}): each is in one split"
     if different:
         yield f"warning: {len(different):,} of these texts have different labels ({sum(map(len, different)):,} rows)"
 
 
 def _leave_out_leaks(splits: dict[str, list[TableRow]]) -> Iterator[str]:
-    """Leave out of train the texts of valid or test, and out of valid those of test; test is unchanged."""
+    """Remove the texts of valid and test from train, and the texts of test from valid; test is unchanged."""
     order = [split for split in SPLITS if split in splits]
     for number, split in enumerate(order):
         later = {key for name in order[number + 1 :] for row in splits[name] for key in _keys(row)}
@@ -150,18 +150,8 @@ def _keys(row: TableRow) -> list[Hashable]:
     return [text_key(row)] + ([] if row.group is None else [("group", row.group)])
 
 
-def _divide(
-    rows: Sequence[TableRow], kind: str, fractions: Mapping[str, float], seed: int
-) -> dict[str, list[TableRow]]:
-    strata = [names_of(row.label) for row in rows]
-    if kind == "regression":
-        strata = [(tenth,) for tenth in quantile_bins([float(str(row.label)) for row in rows])]
-    chosen = split_rows([_keys(row) for row in rows], strata, fractions, seed)
-    return {name: [row for row, split in zip(rows, chosen, strict=True) if split == name] for name in fractions}
-
-
 def _classes(splits: Mapping[str, Sequence[TableRow]], notes: list[str]) -> list[str]:
-    """Return the classes of train, sorted; note those that occur once."""
+    """Return the classes of train, sorted; note the classes that occur once."""
     counts = Counter(chain.from_iterable(set(names_of(row.label)) for row in splits["train"]))
     if len(counts) < 2:
         raise UserError(f"train has the classes {', '.join(counts) or 'none'}: two are needed")
@@ -185,14 +175,14 @@ def split_rows(
 ) -> list[str]:
     """Return the split of each row.
 
-    Rows that a chain of equal keys connects are one unit, which stays whole and counts under the rarest of its labels.
-    The first split has every label.
+    Rows that a chain of equal keys connects are one unit, which is in one split and counts under the rarest of its
+    labels. The first split has every label.
 
     Args:
-        keys: of each row its text and, if any, its group.
-        labels: of each row; it may have none.
+        keys: keys of each row: its text and, if any, its group.
+        labels: labels of each row; it may have none.
         fractions: the share of the units that each split gets.
-        seed: of the division.
+        seed: seed of the division.
     """
     units = _connect(keys)
     frequency = Counter(chain.from_iterable(map(set, labels)))

@@ -13,31 +13,9 @@ from pathlib import Path
 from typing import IO, cast
 
 from ...errors import UserError, naming
-from .examples import Example
 
 CACHE = "fairseq_linformer"  # name of the folder of downloads in the user's cache
 BLOCK = 1 << 20  # bytes that are read at once
-
-
-class SourceSplit:
-    """Rows of a split, to be read once; rows that are None, broken ones, are left out and counted."""
-
-    def __init__(self, rows: Iterator[Example | None], official_rows: int) -> None:
-        self.official_rows, self.read, self.broken = official_rows, 0, 0
-        self.examples = self._count(rows)
-
-    def _count(self, rows: Iterator[Example | None]) -> Iterator[Example]:
-        for row in rows:
-            if row is None:
-                self.broken += 1
-            else:
-                self.read += 1
-                yield row
-
-    def report(self, name: str) -> str:
-        """Return a line with the number of rows read, and that of the official split."""
-        broken = f", {self.broken} broken rows left out" if self.broken else ""
-        return f"{name}: {self.read:,} rows (officially {self.official_rows:,}{broken})"
 
 
 Target = Callable[[str], str | None]  # maps the name of a member of an archive to its path in a folder, or None
@@ -45,9 +23,9 @@ Target = Callable[[str], str | None]  # maps the name of a member of an archive 
 
 @contextlib.contextmanager
 def as_folder(source: Path, target: Target, name: str | None = None) -> Iterator[Path]:
-    """Yield the folder `source`, or a temporary one with the required files of the archive `source` (zip, tar, tar.*).
+    """Yield the folder `source`, or a temporary folder with files of the archive `source` (zip, tar, tar.*).
 
-    In the body, errors that name a file in the temporary folder name the archive, or `name`, and the member.
+    Errors of the body that name a file in the temporary folder name the archive, or `name`, and the member instead.
     """
     if source.is_dir():
         yield source
@@ -75,7 +53,7 @@ def unpack(archive: Path, folder: Path, target: Target) -> None:
                     shutil.copyfileobj(stream, copy)
     except (zipfile.BadZipFile, tarfile.TarError, EOFError, LZMAError, zlib.error, RuntimeError, OSError) as error:
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
-            raise  # an error of the disk; those of the readers are an invalid seek, or have no number
+            raise  # an error of the disk; errors of the readers are an invalid seek, or have no number
         raise UserError(f"{archive} cannot be read as a zip or tar archive: {error}") from error
 
 

@@ -95,13 +95,13 @@ def read_rows(
 
 
 def check_filled(rows: Iterable[Example], source: str, *, words: bool) -> None:
-    """Read rows, of lists of words only if `words`, to their end: errors come before the first prediction."""
+    """Check all rows, which may be lists of words if `words` is True, before the first prediction."""
     row = None
     for row in rows:
         if not words and not isinstance(row.text, str):
             raise UserError(f"{row.where}: a list of words, but the model predicts texts")
         if is_blank("".join(row.text) + (row.second or "")):
-            raise UserError(f"{row.where}: the text is empty: predictions are a row per text, so fill or remove it")
+            raise UserError(f"{row.where}: the text is empty: there is one prediction per row, so fill or remove it")
     if row is None:
         raise UserError(f"{source}: it holds no text")
 

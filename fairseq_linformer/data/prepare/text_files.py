@@ -1,7 +1,4 @@
-"""Text files as a stream of lines: plain, .gz and .xz, checked during reading.
-
-Memory does not grow with the files; each line must fit into it.
-"""
+"""Text files as a stream of lines: plain, .gz and .xz, checked during reading. Each line must fit into memory."""
 
 import contextlib
 import gzip

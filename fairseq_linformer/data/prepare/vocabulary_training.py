@@ -74,8 +74,7 @@ def train_sentencepiece(lines: Sequence[str], model: Path, vocab_size: int, thre
         lines: the text.
         model: the file to write.
         vocab_size: the number of pieces, control symbols and bytes included (``check_vocab_size``).
-        threads: the same lines and the same number of threads give the same model. Another number may give slightly
-            different scores, as partial sums are rounded.
+        threads: number of threads, which changes how partial sums are rounded, and so the scores of the model.
 
     Raises:
         UserError: the text does not support `vocab_size`.

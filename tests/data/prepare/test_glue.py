@@ -29,7 +29,7 @@ def make_sst_2(source, train) -> Path:
 
 
 def rows_of(source, task) -> dict[str, list[Example]]:
-    return {split: list(read.examples) for split, read in read_glue(source, task).items()}
+    return {split: list(rows) for split, rows in read_glue(source, task).items()}
 
 
 @pytest.mark.parametrize("task", SOURCES)
@@ -50,13 +50,12 @@ def test_files_of_the_official_shape(tmp_path, task):
             assert {row.label for row in rows} == set(TASKS[task].classes)
 
 
-def test_broken_rows_of_qqp_are_left_out_and_counted(tmp_path):
+def test_broken_rows_of_qqp_are_left_out_and_counted(tmp_path, capsys):
     write_official(tmp_path, "QQP")
     with (tmp_path / "QQP" / "train.tsv").open("a", encoding="utf-8") as file:
         file.write("7\ta question that a line feed\ncut in two\t1\n")
-    train = read_glue(tmp_path, "QQP")["train"]
-    assert len(list(train.examples)) == 3
-    assert (train.read, train.broken) == (3, 2) and "2 broken" in train.report("train")
+    assert len(list(read_glue(tmp_path, "QQP")["train"])) == 3
+    assert "QQP/train.tsv: 2 " in capsys.readouterr().out
 
 
 def test_scores_outside_their_range_are_named(tmp_path):
@@ -205,9 +204,9 @@ def test_errors_of_a_download_name_the_address_and_the_file(mirror, tmp_path, co
 @pytest.mark.real_data
 def test_the_official_files(real_data):
     for task in ("CoLA", "SST-2", "MRPC", "RTE", "STS-B"):
-        for split, read in read_glue(real_data / "glue", task).items():
+        for split, rows in read_glue(real_data / "glue", task).items():
             lacking = 1 if (task, split) == ("MRPC", "train") else 0  # this copy of the file
-            assert len(list(read.examples)) == read.official_rows - lacking, (task, split)
+            assert len(list(rows)) == SOURCES[task].files[split].rows - lacking, (task, split)
     splits = rows_of(real_data / "glue", "SST-2")
     assert Counter(row.label for row in splits["valid"]) == {"1": 444, "0": 428}
     assert splits["valid"][0] == Example("it 's a charming and often affecting journey . ", "1")

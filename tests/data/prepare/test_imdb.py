@@ -44,7 +44,7 @@ MODES = ["w:gz", "w:xz", "w:bz2", "w", "zip"]
 
 def read(source) -> dict[str, list[Example]]:
     with imdb_folder(str(source)) as folder:
-        return {split: list(read.examples) for split, read in read_imdb(folder).items()}
+        return {split: list(rows) for split, rows in read_imdb(folder).items()}
 
 
 def make_folder(path, files) -> Path:
@@ -181,5 +181,5 @@ def test_the_command_prepares_an_archive_with_the_tokenizer_of_a_run(tmp_path, c
     printed = capsys.readouterr().out
     assert printed.endswith(f"\nnext: linformer finetune {tokenizer} --data {tmp_path} --tasks out\n")
     assert "single-label: 0 = negative, 1 = positive" in printed
-    assert "train: 3 rows (officially 25,000)\n" in printed and "valid: 2 rows (officially 25,000)\n" in printed
+    assert "train: 3 examples (officially 25,000), " in printed and "valid: 2 examples (officially 25,000), " in printed
     assert (tmp_path / "out" / "dict.txt").read_bytes() == (corpus / "dict.txt").read_bytes()

@@ -143,7 +143,7 @@ def test_the_audit():
     """Texts in several rows, those with different labels, and labels that occur once."""
     rows = rows_of(*((f"film {i}", "pos" if i % 2 else "neg") for i in range(100)), ("Film  1", "neg"), ("odd", "rare"))
     notes = own(rows, fractions=SHARES).notes
-    assert "1 texts stand in several rows (2): each in one split" in notes
+    assert "1 texts are in several rows (2): each is in one split" in notes
     assert "warning: 1 of these texts have different labels (2 rows)" in notes
     assert "warning: 1 labels occur once in train: rare" in notes
 
