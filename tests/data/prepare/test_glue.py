@@ -1,4 +1,4 @@
-"""The reader of GLUE's official files."""
+"""Reader of GLUE's official files."""
 
 import shutil
 import zipfile
@@ -10,7 +10,6 @@ import pooch
 import pytest
 
 from fairseq_linformer.cli.command import main
-from fairseq_linformer.data.prepare import glue
 from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.data.prepare.glue import DOWNLOADS, SOURCES, glue_folder, read_glue
 from fairseq_linformer.data.tasks import TASKS
@@ -18,14 +17,6 @@ from fairseq_linformer.errors import UserError
 from tests.helpers.checkpoints import write_run
 from tests.helpers.inputs import write_official
 from tests.helpers.processes import served
-
-
-def make_sst_2(source, train) -> Path:
-    (source / "SST-2").mkdir(parents=True)
-    (source / "SST-2" / "train.tsv").write_bytes(train)
-    (source / "SST-2" / "dev.tsv").write_bytes(b"sentence\tlabel\nfine \t1\n")
-    (source / "SST-2" / "test.tsv").write_bytes(b"index\tsentence\n0\tit 's 1 film\n")
-    return source
 
 
 def rows_of(source, task) -> dict[str, list[Example]]:
@@ -58,12 +49,21 @@ def test_broken_rows_of_qqp_are_left_out_and_counted(tmp_path, capsys):
     assert "QQP/train.tsv: 2 " in capsys.readouterr().out
 
 
-def test_scores_outside_their_range_are_named(tmp_path):
-    write_official(tmp_path, "STS-B")
-    path = tmp_path / "STS-B" / "dev.tsv"
-    path.write_text(path.read_text(encoding="utf-8").replace("2.5", "5.1"), encoding="utf-8")
-    with pytest.raises(UserError, match=r"dev\.tsv, line 4: .*'5\.1'"):
-        rows_of(tmp_path, "STS-B")
+@pytest.mark.parametrize(
+    ("task", "old", "new", "line"),
+    [
+        ("STS-B", "2.5", "5.1", 4),
+        ("SST-2", "\t1\n", "\t2\n", 3),
+        ("SST-2", "\t1\n", "\n", 3),
+        ("SST-2", "sentence\tlabel", "label\tsentence", 1),
+    ],
+)
+def test_a_bad_row_is_named(tmp_path, task, old, new, line):
+    write_official(tmp_path, task)
+    path = tmp_path / task / "dev.tsv"
+    path.write_text(path.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
+    with pytest.raises(UserError, match=rf"dev\.tsv, line {line}: "):
+        rows_of(tmp_path, task)
 
 
 def archived(source, archive) -> Path:
@@ -107,36 +107,12 @@ def test_downloads_from_a_mirror(mirror, tmp_path):
         pass  # from the cache
 
 
-def test_quotes_and_carriage_returns_are_text(tmp_path):
-    # A csv reader would join the second and third row at the quotes; a text file would end a line at the lone \r.
-    content = 'sentence\tlabel\nclichés \t0\n"it opens\t1\nand closes"\t0\none\rline\t1\nwindows\t0\r\nlast\t1'
-    rows = rows_of(make_sst_2(tmp_path, content.encode()), "SST-2")
-    texts = ["clichés ", '"it opens', 'and closes"', "one\rline", "windows", "last"]
-    assert rows["train"] == list(map(Example, texts, "010101"))
-    assert rows["valid"] == [Example("fine ", "1")] and rows["test"] == [Example("it 's 1 film", None)]
-
-
-@pytest.mark.parametrize(
-    ("content", "line"),
-    [
-        (b"sentence\tlabel\ngood\t1\nno label\n", 3),
-        (b"sentence\tlabel\na\t1\n\nb\t1\n", 3),
-        (b"label\tsentence\n1\ta\n", 1),
-        (b"sentence\tlabel\na\t2\n", 2),
-        (b"sentence\tlabel\na\xff\t1\n", 2),
-    ],
-)
-def test_a_bad_row_is_named(tmp_path, content, line):
-    with pytest.raises(UserError, match=rf"train\.tsv, line {line}: "):
-        rows_of(make_sst_2(tmp_path, content), "SST-2")
-
-
-def test_tasks_that_the_source_lacks_are_listed_and_the_others_prepared(tmp_path, corpus, capsys):
+def test_tasks_that_the_source_lacks_are_listed_and_the_others_prepared(tmp_path, vocabulary, capsys):
     source, out = tmp_path / "glue", tmp_path / "out"
     for task in ("SST-2", "RTE"):
         write_official(source, task)
     (source / "RTE" / "dev.tsv").unlink()
-    words = ["--source", str(source), "--tokenizer", str(write_run(tmp_path / "run", corpus)), "--out", str(out)]
+    words = ["--source", str(source), "--tokenizer", str(write_run(tmp_path / "run", vocabulary)), "--out", str(out)]
     main(["prepare", "glue", *words])
     printed = capsys.readouterr().out
     assert f"  {source}/RTE lacks dev.tsv\n" in printed and f"  {source} holds no folder CoLA\n" in printed
@@ -146,8 +122,6 @@ def test_tasks_that_the_source_lacks_are_listed_and_the_others_prepared(tmp_path
     main(["prepare", "glue", *words])
     printed = capsys.readouterr().out
     assert f"SST-2: already prepared in {out}/SST-2\n" in printed and printed.endswith("--tasks SST-2 WNLI\n")
-    main(["prepare", "glue", *words])
-    assert capsys.readouterr().out.endswith("--tasks SST-2 WNLI\n"), "nothing is left to do"
     with pytest.raises(SystemExit, match=r"QQP.*RTE"):
         main(["prepare", "glue", *words[:-1], str(tmp_path / "asked"), "--tasks", "sst2", "qqp", "rte"])
     assert not (tmp_path / "asked").exists()
@@ -155,34 +129,34 @@ def test_tasks_that_the_source_lacks_are_listed_and_the_others_prepared(tmp_path
         main(["prepare", "glue", *words, "--tasks", "cola", "sst"])
 
 
-def test_a_task_of_another_subword_model_is_not_taken_for_prepared(tmp_path, corpus):
-    """With as many pieces of the same names: a dictionary of WordPieces holds numbers alone."""
+def test_a_task_of_another_subword_model_does_not_count_as_prepared(tmp_path, vocabulary):
+    """Also if the pieces have the same names: a dictionary of WordPieces holds numbers alone."""
     write_official(tmp_path / "glue", "SST-2")
     words = ["--source", str(tmp_path / "glue"), "--out", str(tmp_path / "out"), "--tokenizer"]
-    main(["prepare", "glue", *words, str(corpus)])
-    shutil.copytree(corpus, tmp_path / "other")
+    main(["prepare", "glue", *words, str(vocabulary)])
+    shutil.copytree(vocabulary, tmp_path / "other")
     with (tmp_path / "other/sentencepiece.bpe.model").open("ab") as model:
         model.write(b"\xfa\x3f\x00")  # an unknown field: another file that reads alike
-    main(["prepare", "glue", *words, str(corpus)])
+    main(["prepare", "glue", *words, str(vocabulary)])
     with pytest.raises(SystemExit, match=r"^error: .*out/SST-2"):
         main(["prepare", "glue", *words, str(tmp_path / "other")])
 
 
 @pytest.mark.parametrize("content", ["sentence\tlabel\n \t1\n", None])
-def test_errors_of_an_archive_name_it_and_the_member(tmp_path, corpus, content):
-    """A temporary folder that is gone would tell nothing."""
+def test_errors_of_an_archive_name_it_and_the_member(tmp_path, vocabulary, content):
+    """They do not name the temporary folder, which is removed."""
     write_official(tmp_path / "glue", "SST-2")
     train = tmp_path / "glue/SST-2/train.tsv"
     train.unlink() if content is None else train.write_text(content)
     archive = archived(tmp_path / "glue", tmp_path / "all.zip")
-    words = ["--source", str(archive), "--tokenizer", str(corpus), "--out", str(tmp_path / "out"), "--tasks"]
+    words = ["--source", str(archive), "--tokenizer", str(vocabulary), "--out", str(tmp_path / "out"), "--tasks"]
     for task, named in (("SST-2", ": SST-2.*train.tsv"), ("CoLA", ".*CoLA")):
         with pytest.raises(SystemExit, match=f"^error: {archive}{named}"):
             main(["prepare", "glue", *words, task])
 
 
 def test_an_archive_of_a_folder_of_tasks(tmp_path):
-    """Below other folders, and with members that would be written outside, which keep their last two names alone."""
+    """The folder is below another one, and of members that would be written outside only the last two names count."""
     write_official(tmp_path / "made" / "data", "RTE")
     with zipfile.ZipFile(archived(tmp_path / "made", tmp_path / "all.zip"), "a") as zipped:
         zipped.writestr("../../x/RTE/other.tsv", "x")
@@ -192,22 +166,13 @@ def test_an_archive_of_a_folder_of_tasks(tmp_path):
         assert sorted(path.name for path in folder.rglob("*.*")) == ["dev.tsv", "test.tsv", "train.tsv"]
 
 
-def test_errors_of_a_download_name_the_address_and_the_file(mirror, tmp_path, corpus, monkeypatch):
-    words = ["--source", mirror, "--tasks", "MRPC", "AX", "--tokenizer", str(corpus), "--out", str(tmp_path / "out")]
-    served_file = tmp_path / "served/glue/data/AX.tsv"
-    served_file.write_text("index\tsentence1\n")
-    monkeypatch.setitem(glue.DOWNLOADS["AX"], "glue/data/AX.tsv", pooch.file_hash(str(served_file)))
-    with pytest.raises(SystemExit, match=rf"^error: {mirror}: AX/AX\.tsv, line 1: "):
-        main(["prepare", "glue", *words])
-
-
 @pytest.mark.real_data
 def test_the_official_files(real_data):
-    for task in ("CoLA", "SST-2", "MRPC", "RTE", "STS-B"):
-        for split, rows in read_glue(real_data / "glue", task).items():
+    for task in ("CoLA", "MRPC", "RTE", "STS-B", "SST-2"):
+        splits = rows_of(real_data / "glue", task)
+        for split, rows in splits.items():
             lacking = 1 if (task, split) == ("MRPC", "train") else 0  # this copy of the file
-            assert len(list(rows)) == SOURCES[task].files[split].rows - lacking, (task, split)
-    splits = rows_of(real_data / "glue", "SST-2")
+            assert len(rows) == SOURCES[task].files[split].rows - lacking, (task, split)
     assert Counter(row.label for row in splits["valid"]) == {"1": 444, "0": 428}
     assert splits["valid"][0] == Example("it 's a charming and often affecting journey . ", "1")
     assert {row.label for row in splits["test"]} == {None}

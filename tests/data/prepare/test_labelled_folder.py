@@ -1,4 +1,4 @@
-"""What write_labelled writes is what fairseq's own SentencePredictionTask reads."""
+"""Folders of write_labelled, as fairseq's SentencePredictionTask reads them."""
 
 import json
 
@@ -19,7 +19,7 @@ from tests.helpers.inputs import train_without_bytes
 TRAIN = [Example("a good film", "positive"), Example("a bad film", "negative"), Example("good", "positive")]
 VALID = [Example("bad", "negative"), Example("a film", "positive")]
 
-CLASSES, SCORES = (own_task("own", kind) for kind in ("single-label", "regression"))
+CLASSES = own_task("own", "single-label")
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +31,8 @@ def tokenizer(tmp_path_factory) -> Tokenizer:
 
 
 def load_task(folder, *splits, num_classes=2, regression_target=False) -> SentencePredictionTask:
-    config = SentencePredictionConfig(
-        data=str(folder), num_classes=num_classes, init_token=0, separator_token=2, no_shuffle=True
-    )
+    options = {"num_classes": num_classes, "init_token": 0, "separator_token": 2, "no_shuffle": True}
+    config = SentencePredictionConfig(data=str(folder), **options)
     config.regression_target, config.seed = regression_target, 1
     task = SentencePredictionTask.setup_task(config)
     for split in splits:
@@ -56,49 +55,14 @@ def files_below(folder) -> dict[str, bytes]:
 
 
 def test_fairseq_loads_single_texts(tmp_path, tokenizer):
-    write_labelled(tmp_path / "out", CLASSES, {"train": TRAIN, "valid": VALID}, tokenizer)
-    task = load_task(tmp_path / "out", "train", "valid")
-    for split, rows in {"train": TRAIN, "valid": VALID}.items():
+    splits = {"test": [Example("good", "positive")], "train": TRAIN, "valid": VALID}
+    write_labelled(tmp_path / "out", CLASSES, splits, tokenizer)
+    task = load_task(tmp_path / "out", *splits)
+    for split, rows in splits.items():
         encoded = tokenizer.encode([row.text for row in rows])
         assert [tokens(task, split, row) for row in range(len(rows))] == [[0, *ids.tolist(), 2] for ids in encoded]
         assert class_names(task, split) == [row.label for row in rows]
     assert not (tmp_path / "out" / "input1").exists()
-
-
-def test_fairseq_loads_scores(tmp_path, tokenizer):
-    rows = [Example("a film", "0.5", "film"), Example("good", "1.0", "a good film"), Example("bad", "0.0", "")]
-    splits = {"train": rows, "valid": rows[1:], "test": [Example("good", None, "bad")]}
-    summary = write_labelled(tmp_path / "out", SCORES, splits, tokenizer)
-    assert summary.task.classes == ()
-    task = load_task(tmp_path / "out", "train", "valid", "test", num_classes=1, regression_target=True)
-    assert [row["target"] for row in task.dataset("train")] == [[0.5], [1.0], [0.0]]
-    assert [row["target"] for row in task.dataset("valid")] == [[1.0], [0.0]]
-    assert "target" not in task.dataset("test")[0]
-    assert read_summary(tmp_path / "out") == summary and summary.task.scale == 1.0
-    fifths = write_labelled(tmp_path / "fifths", own_task("own", "regression", scale=5.0), {**splits}, tokenizer)
-    assert read_summary(tmp_path / "fifths") == fifths and fifths.task.scale == 5.0
-    assert (tmp_path / "fifths" / "label" / "train.label").read_text() == "0.1\n0.2\n0.0\n"
-    with pytest.raises(UserError, match="split train, row 2: "):
-        write_labelled(tmp_path / "no", SCORES, {"train": [rows[0], Example("a", "high", "b")]}, tokenizer)
-
-
-def test_a_test_set_alone_with_the_classes_of_another_task(tmp_path, tokenizer):
-    """AX: predictions of a model that was trained on MNLI are numbered as MNLI's classes."""
-    names = ("contradiction", "entailment", "neutral")
-    write_labelled(
-        tmp_path / "out", own_task("own", "single-label", names), {"test": [Example("a", None, "b")]}, tokenizer
-    )
-    task = load_task(tmp_path / "out", "test", num_classes=3)
-    assert tuple(task.label_dictionary.symbols[4:7]) == names
-
-
-def test_labels_are_numbered_by_name_and_not_by_frequency(tmp_path, tokenizer):
-    rows = [Example("a", name) for name in ("zebra", "zebra", "standard library", "apple", "zebra")]
-    summary = write_labelled(tmp_path / "out", CLASSES, {"train": rows}, tokenizer)
-    assert summary.task.classes == ("apple", "standard library", "zebra")
-    task = load_task(tmp_path / "out", "train", num_classes=3)
-    assert [int(row["target"]) for row in task.dataset("train")] == [2, 2, 1, 0, 2]
-    assert (tmp_path / "out/label/dict.txt").read_text() == "apple 1\nstandard library 1\nzebra 3\n"
 
 
 def test_fairseq_loads_pairs(tmp_path, tokenizer):
@@ -110,30 +74,56 @@ def test_fairseq_loads_pairs(tmp_path, tokenizer):
     assert summary.splits["train"].tokens == sum(len(tokens(task, "train", row)) for row in (0, 1))
 
 
-def test_counts_are_of_what_the_model_sees(tmp_path, tokenizer, monkeypatch):
-    splits = {"train": TRAIN, "valid": VALID}
+@pytest.mark.parametrize(("scale", "scores"), [(1.0, [0.5, 1.0, 0.0]), (5.0, [0.1, 0.2, 0.0])])
+def test_fairseq_loads_scores(tmp_path, tokenizer, scale, scores):
+    rows = [Example("a film", "0.5", "film"), Example("good", "1.0", "a good film"), Example("bad", "0.0", "")]
+    splits = {"train": rows, "valid": rows[1:], "test": [Example("good", None, "bad")]}
+    summary = write_labelled(tmp_path / "out", own_task("own", "regression", scale=scale), splits, tokenizer)
+    task = load_task(tmp_path / "out", "train", "valid", "test", num_classes=1, regression_target=True)
+    assert [row["target"] for row in task.dataset("train")] == [[score] for score in scores]
+    assert [row["target"] for row in task.dataset("valid")] == [[score] for score in scores[1:]]
+    assert "target" not in task.dataset("test")[0] and len(tokens(task, "test", 0)) > 2
+    assert read_summary(tmp_path / "out") == summary and summary.task.classes == () and summary.task.scale == scale
+
+
+def test_a_test_set_alone_with_the_classes_of_another_task(tmp_path, tokenizer):
+    """Predictions for AX, by a model that was trained on MNLI, have the numbers of MNLI's classes."""
+    names = ("contradiction", "entailment", "neutral")
+    task = own_task("own", "single-label", names)
+    write_labelled(tmp_path / "out", task, {"test": [Example("a", None, "b")]}, tokenizer)
+    assert tuple(load_task(tmp_path / "out", "test", num_classes=3).label_dictionary.symbols[4:7]) == names
+
+
+def test_labels_are_numbered_by_name_and_not_by_frequency(tmp_path, tokenizer):
+    rows = [Example("a", name) for name in ("zebra", "zebra", "standard library", "apple", "zebra")]
+    summary = write_labelled(tmp_path / "out", CLASSES, {"train": rows}, tokenizer)
+    assert summary.task.classes == ("apple", "standard library", "zebra")
+    task = load_task(tmp_path / "out", "train", num_classes=3)
+    assert [int(row["target"]) for row in task.dataset("train")] == [2, 2, 1, 0, 2]
+    assert (tmp_path / "out/label/dict.txt").read_text() == "apple 1\nstandard library 1\nzebra 3\n"
+
+
+def test_tokens_and_long_rows_are_counted(tmp_path, tokenizer, monkeypatch):
     lengths = [len(ids) + 2 for ids in tokenizer.encode([row.text for row in TRAIN])]
-    monkeypatch.setattr(labelled_folder, "LONG_LENGTH", max(lengths) - 1)
-    counts = write_labelled(tmp_path / "out", CLASSES, splits, tokenizer).splits["train"]
-    assert (counts.examples, counts.tokens, counts.long) == (3, sum(lengths), lengths.count(max(lengths)))
-    monkeypatch.setattr(labelled_folder, "LONG_LENGTH", max(lengths))
-    counts = write_labelled(tmp_path / "again", CLASSES, splits, tokenizer).splits["train"]
-    assert counts.long == 0
+    for longest, long in ((max(lengths) - 1, lengths.count(max(lengths))), (max(lengths), 0)):
+        monkeypatch.setattr(labelled_folder, "LONG_LENGTH", longest)
+        counts = write_labelled(tmp_path / f"{longest}", CLASSES, {"train": TRAIN}, tokenizer).splits["train"]
+        assert (counts.examples, counts.tokens, counts.long) == (3, sum(lengths), long)
 
 
-def test_batches_leave_no_seam(tmp_path, tokenizer, monkeypatch):
+def test_the_size_of_batches_changes_nothing(tmp_path, tokenizer, monkeypatch):
     rows = [Example("good " * (1 + row % 5), f"label {row % 2}") for row in range(23)]
     write_labelled(tmp_path / "whole", CLASSES, {"train": iter(rows)}, tokenizer)
     monkeypatch.setattr(labelled_folder, "BATCH", 4)
-    write_labelled(tmp_path / "pieces", CLASSES, {"train": iter(rows)}, tokenizer)
-    assert files_below(tmp_path / "whole") == files_below(tmp_path / "pieces")
-    for text, said in ((" ", "the text is empty"), ("\u200b", "no piece is left")):
-        with pytest.raises(UserError, match=f"split train, row 24: {said}"):
+    write_labelled(tmp_path / "batches", CLASSES, {"train": iter(rows)}, tokenizer)
+    assert files_below(tmp_path / "whole") == files_below(tmp_path / "batches")
+    for text in (" ", "\u200b"):
+        with pytest.raises(UserError, match="split train, row 24: "):
             write_labelled(tmp_path / "bad", CLASSES, {"train": [*rows, Example(text, "label 0")]}, tokenizer)
 
 
 class Recorder(Tokenizer):
-    """Keeps the lines that it is given: sentencepiece would hide white space, byte-level BPE would not."""
+    """Tokenizer that stores its lines: sentencepiece would hide white space, byte-level BPE would not."""
 
     def __init__(self):
         super().__init__(Dictionary(), {})
@@ -155,59 +145,31 @@ def test_line_ends_and_tabs_are_white_space(tmp_path, text):
     assert recorder.lines[:2] == ["good film", "two  spaces"]  # the rest are characters, as all is unknown here
 
 
-def test_a_test_split_needs_no_labels(tmp_path, tokenizer):
-    write_labelled(tmp_path / "out", CLASSES, {"test": [Example("good", None)], "train": TRAIN}, tokenizer)
-    task = load_task(tmp_path / "out", "train", "test")
-    assert len(tokens(task, "test", 0)) > 2
-    assert "target" not in task.dataset("test")[0]
-    labelled = {"train": TRAIN, "test": [Example("good", "positive")]}
-    write_labelled(tmp_path / "labelled", CLASSES, labelled, tokenizer)
-    assert class_names(load_task(tmp_path / "labelled", "test"), "test") == ["positive"]
-
-
 @pytest.mark.parametrize(
     ("splits", "where"),
     [
-        ({"valid": VALID}, "train"),
         ({"train": TRAIN, "valid": []}, "split valid"),
         ({"train": [*TRAIN, Example(" \n\t", "positive")]}, "split train, row 4"),
-        ({"train": [*TRAIN, Example("a", None)]}, "split train, row 4"),
-        ({"train": TRAIN, "valid": [Example("a", None)]}, "split valid, row 1"),
-        ({"train": TRAIN, "test": [Example("a", None), Example("a", "negative")]}, "split test, row 1"),
-        ({"train": TRAIN, "valid": [*VALID, Example("a", "neutral")]}, "split valid, row 3: .*'neutral'"),
         ({"train": [Example("a", "x", "b"), Example("a", "x")]}, "split train, row 2"),
         ({"train": [Example("a", "two\nlines")]}, "'two"),
         ({"train": [Example("a", "<mask>")]}, "'<mask>'"),
-        ({"train": [Example("a", "x"), Example("\u200b", "x")]}, "split train, row 2"),
     ],
 )
-def test_what_cannot_be_trained_on_is_rejected(tmp_path, tokenizer, splits, where):
+def test_rows_that_cannot_be_trained_on_are_rejected(tmp_path, tokenizer, splits, where):
     with pytest.raises(UserError, match=where):
         write_labelled(tmp_path / "out", CLASSES, splits, tokenizer)
     assert list(tmp_path.iterdir()) == []  # neither the folder nor a part of it
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("task", {"kind": "x"}),
-        ("splits", {"train": {"later": 1}}),
-    ],
-)
-def test_a_summary_that_is_damaged_or_of_a_later_version_is_named(tmp_path, tokenizer, key, value):
-    write_labelled(tmp_path / "out", CLASSES, {"train": TRAIN, "valid": VALID}, tokenizer)
+def test_a_summary_of_another_version(tmp_path, tokenizer):
+    summary = write_labelled(tmp_path / "out", CLASSES, {"train": TRAIN, "valid": VALID}, tokenizer)
     file = tmp_path / "out" / "task.json"
     content = json.loads(file.read_text())
-    file.write_text(json.dumps({**content, key: {**content[key], **value}}))
-    with pytest.raises(UserError, match=r"task\.json"):
-        read_summary(tmp_path / "out")
-
-
-def test_a_summary_of_an_earlier_version_has_no_columns(tmp_path, tokenizer):
-    summary = write_labelled(tmp_path / "out", CLASSES, {"train": TRAIN}, tokenizer)
-    file = tmp_path / "out" / "task.json"
-    content = json.loads(file.read_text())
-    del content["task"]["columns"]
+    for damaged in ({"task": {**content["task"], "kind": "x"}}, {"splits": {"train": {"later": 1}}}):
+        file.write_text(json.dumps({**content, **damaged}))
+        with pytest.raises(UserError, match=r"task\.json"):
+            read_summary(tmp_path / "out")
+    del content["task"]["columns"]  # early versions had none
     file.write_text(json.dumps(content))
     assert read_summary(tmp_path / "out") == summary
 
