@@ -1,4 +1,4 @@
-"""Facts about batches, and rows cut into parts: every token, target and position, and the loss."""
+"""Descriptions of batches, and sequences cut into parts: every token, target and position, and the loss."""
 
 from types import SimpleNamespace
 
@@ -17,7 +17,7 @@ T = 30  # a target is its token and this
 
 
 class Collated(BaseWrapperDataset):
-    """Batches that stand as they are."""
+    """Batches that are collated already."""
 
     def collater(self, samples):
         (batch,) = samples or [{}]
@@ -30,27 +30,23 @@ def described(tokens, target, masked=True):
 
 
 @pytest.mark.parametrize(("tokens", "padded"), [([[0, 5, 2], [0, 6, 2]], False), ([[0, 5, 2], [0, 2, 1]], True)])
-def test_padding_and_masked_positions_are_known(tokens, padded):
+def test_batches_have_padding_and_masked_positions(tokens, padded):
     target = [[PAD, 7, PAD], [9, PAD, PAD]]
     inputs = described(tokens, target)
     assert inputs["padded"] is padded
-    picked = torch.tensor(target).flatten()[inputs["masked_positions"]]
-    assert picked.tolist() == torch.tensor(target)[torch.tensor(target).ne(PAD)].tolist() == [7, 9]
-
-
-def test_without_masks_there_are_no_positions():
+    assert torch.tensor(target).flatten()[inputs["masked_positions"]].tolist() == [7, 9]
     assert "masked_positions" not in described([[0, 5, 2]], [[PAD] * 3])
     assert "masked_positions" not in described([[0, 5, 2]], [[3, 4, 5]], masked=False)
     assert DescribedBatches(Collated(ListDataset([])), PAD, masked=True).collater([]) == {}
 
 
 def sample(rows, masked):
-    """A batch of rows, and those of its positions (row, position) that are masked."""
+    """Return a batch of rows; `masked` are its masked positions, (row, position)."""
     width = max(map(len, rows))
     whole = torch.tensor([[*row, *[PAD] * (width - len(row))] for row in rows])
     target = torch.full_like(whole, PAD)
-    for place in masked:
-        target[place] = whole[place] + T
+    for position in masked:
+        target[position] = whole[position] + T
     lengths = torch.tensor([len(row) for row in rows])
     inputs = {"src_tokens": whole, "src_lengths": lengths, "padded": bool(whole.eq(PAD).any())}
     inputs |= {"src_id": torch.arange(len(rows)), "masked_positions": target.ne(PAD).flatten().nonzero().flatten()}
@@ -70,10 +66,11 @@ def test_full_rows():
     assert cut["id"].tolist() == [7, 7, 8, 8] and (cut["nsentences"], cut["ntokens"]) == (4, 12)
     assert "masked_positions" not in inputs, "one is masked no more"
     assert before["net_input"]["src_tokens"].equal(kept[0]) and before["target"].equal(kept[1])
+    assert cut_rows(before, 6, BOS, PAD) is before
 
 
 def test_padded_rows():
-    """Of unequal lengths, none a multiple of the cut one's; what is padding alone is gone."""
+    """Their lengths are no multiples of the part's; parts of padding alone are left out."""
     rows = [[0, 11, 12, 13, 14, 15, 16], [0, 21], [0, 31, 32, 33]]
     cut = cut_rows(sample(rows, masked=[(0, 6), (2, 2)]), 3, BOS, PAD)
     inputs = cut["net_input"]
@@ -85,15 +82,10 @@ def test_padded_rows():
     assert (cut["nsentences"], cut["ntokens"]) == (6, 13)
 
 
-def test_rows_that_are_short_already_stay():
-    batch = sample([[0, 11, 12], [0, 21]], masked=[(0, 1)])
-    assert cut_rows(batch, 3, BOS, PAD) is batch
-
-
 @pytest.mark.parametrize(("options", "padding"), [({}, 20), (POOLED, 20), ({"attention": "softmax"}, 0)])
 @torch.no_grad()
-def test_the_loss_is_that_of_its_rows_one_by_one(options, padding):
-    """Each part alone through the model, whose table of positions begins where the part does."""
+def test_the_loss_is_that_of_its_parts_one_by_one(options, padding):
+    """Compare with a model for each part, whose table of positions begins at the part's first position."""
     model, task = small(**options).eval().double(), SimpleNamespace(target_dictionary=Task().source_dictionary)
     rows = tokens(rows=3, length=64).tolist()
     rows[-1] = rows[-1][: 64 - padding]
@@ -108,9 +100,9 @@ def test_the_loss_is_that_of_its_rows_one_by_one(options, padding):
         positions[PAD + 1 :][:16] = before[PAD + 1 + first :][:16]
         scores = model(part)[0][0].log_softmax(-1)
         positions.copy_(before)
-        for place, target in enumerate(batch["target"][number, first : first + 16].tolist()):
-            if target != PAD and place + first != 16:
-                expected -= scores[place, target]
+        for index, target in enumerate(batch["target"][number, first : first + 16].tolist()):
+            if target != PAD and index + first != 16:
+                expected -= scores[index, target]
     assert size == 5, "the first token of a part is no target"
     assert float(loss) == pytest.approx(float(expected), rel=1e-6)
 
@@ -123,20 +115,19 @@ def test_stages_are_shares_of_the_updates():
 
 
 @pytest.mark.parametrize(
-    "given",
+    "stages",
     [
         "512",
         "512:0.6;2048:0.4",
-        30720.6,  # what YAML makes of 512:0.6
+        30720.6,  # YAML's value of 512:0.6
         "1:0.6,2048:0.4",
         "512:0.6,1024:0.4",
         "500:0.6,2048:0.4",
-        "2048:0.6,2048:0.4",
         "512:0.6,2048:0.5",
         "512:1.5,2048:-0.5",
         "512:nan,2048:0.5",
     ],
 )
-def test_stages_that_cannot_be_are_rejected(given):
-    with pytest.raises(UserError, match=f"^lengths={given} "):
-        read_stages(as_text(given), 100, 2048)
+def test_invalid_stages_are_rejected(stages):
+    with pytest.raises(UserError, match=f"^lengths={stages} "):
+        read_stages(as_text(stages), 100, 2048)

@@ -1,4 +1,4 @@
-"""Texts of mixed lengths out of lines, and texts in chunks, beside loops over their tokens."""
+"""Texts of mixed lengths from lines, and texts in chunks, against loops over their tokens."""
 
 import numpy as np
 import pytest
@@ -15,14 +15,14 @@ class Lines(list):
 
 
 def lines_of(documents):
-    """Their tokens count up, so that each says where it stands: lines end with </s>, documents with a lone </s>."""
-    found, number = Lines(), 10
+    """Return lines of consecutive numbers. They end with </s>, and documents with a lone </s>."""
+    lines, number = Lines(), 10
     for sizes in documents:
         for size in sizes:
-            found.append(torch.tensor([*range(number, number + size), EOS]))
+            lines.append(torch.tensor([*range(number, number + size), EOS]))
             number += size
-        found.append(torch.tensor([EOS]))
-    return found
+        lines.append(torch.tensor([EOS]))
+    return lines
 
 
 def texts_of(lines, shortest, longest, seed=1):
@@ -32,8 +32,7 @@ def texts_of(lines, shortest, longest, seed=1):
 def test_texts_begin_with_lines_and_stay_in_their_documents():
     rng = np.random.default_rng(0)
     documents = [rng.integers(1, 40, size).tolist() for size in (1, 30, 0, 200, 2)]
-    lines = lines_of(documents)[:-1]  # the last document may lack its end
-    lines = Lines(lines)
+    lines = Lines(lines_of(documents)[:-1])  # the last document may lack its end
     begins = {int(line[0]): number for number, line in enumerate(lines) if len(line) > 1}
     texts = texts_of(lines, 5, 100)
     assert len(texts) > 20
@@ -53,7 +52,7 @@ def test_texts_begin_with_lines_and_stay_in_their_documents():
 
 @pytest.mark.parametrize("longest", [3, 7])
 def test_lines_that_are_too_long_are_cut(longest):
-    """No token is lost, short lines stay, and no part is like the end of a document."""
+    """No token is lost, short lines are unchanged, and no part is like the end of a document."""
     lines = lines_of([[1, 2, 3, 6, 7, 50, 4], [], [200]])
     cut = CutLines(lines, longest)
     parts = [cut[number] for number in range(len(cut))]
@@ -65,7 +64,7 @@ def test_lines_that_are_too_long_are_cut(longest):
 
 @pytest.mark.parametrize(("shortest", "longest", "share"), [(513, 4096, 0.9), (8, 4096, 0.8), (8, 100, 0.9)])
 def test_a_line_that_is_a_document_is_several_texts(shortest, longest, share):
-    """One after the other, nothing twice, and none of two lines."""
+    """They are consecutive, do not overlap, and none has tokens of two lines."""
     lines = lines_of([[size] for size in np.random.default_rng(0).integers(1000, 5000, 60)])
     texts = texts_of(lines, shortest, longest)
     last, begins = 0, [int(line[0]) for line in lines if len(line) > 1]
@@ -80,7 +79,8 @@ def test_a_line_that_is_a_document_is_several_texts(shortest, longest, share):
 
 
 def test_as_many_texts_of_a_length_as_of_its_double():
-    sizes = texts_of(lines_of([[50] * 40_000]), 8, 1023).sizes
+    lines = np.append(np.full(40_000, 51), 1)
+    sizes = MixedTexts(None, lines, 8, 1023, BOS, EOS, seed=1).sizes
     counts = np.histogram(sizes, [8, 16, 32, 64, 128, 256, 512, 1024])[0]
     assert counts.sum() == len(sizes) and counts.min() > 0.75 * counts.max()
 
@@ -109,28 +109,25 @@ def test_chunks_are_few_even_and_between_their_ends(longest):
     chunks = cut_texts(tokens, longest, PAD)
     for row, text in enumerate(tokens):
         inner = text[text.ne(PAD)].tolist()[1:-1]
-        own = [chunk[chunk.ne(PAD)].tolist() for chunk in chunks.tokens[chunks.text == row]]
-        assert len(own) == -(-len(inner) // (longest - 2))
-        assert all((chunk[0], chunk[-1]) == (BOS, EOS) and 3 <= len(chunk) <= longest for chunk in own)
-        assert [token for chunk in own for token in chunk[1:-1]] == inner
+        parts = [chunk[chunk.ne(PAD)].tolist() for chunk in chunks.tokens[chunks.text == row]]
+        assert len(parts) == -(-len(inner) // (longest - 2))
+        assert all((part[0], part[-1]) == (BOS, EOS) and 3 <= len(part) <= longest for part in parts)
+        assert [token for part in parts for token in part[1:-1]] == inner
         alone = cut_texts(text[text.ne(PAD)].unsqueeze(0), longest, PAD).tokens
-        assert [chunk[chunk.ne(PAD)].tolist() for chunk in alone] == own
-        assert len({len(chunk) for chunk in own[:-1]}) <= 1
+        assert [part[part.ne(PAD)].tolist() for part in alone] == parts
+        assert len({len(part) for part in parts[:-1]}) <= 1
 
 
 @pytest.mark.parametrize("longest", [3, 7, 12, 60])
-def test_features_are_put_together_where_their_tokens_stand(longest):
+def test_features_of_chunks_are_joined_by_their_tokens(longest):
     tokens = padded(30, 3, 12, 29)
     chunks = cut_texts(tokens, longest, PAD)
     features = torch.randn(*chunks.tokens.shape, 4, dtype=torch.float64)
     joined = chunks.joined(features)
     assert joined.shape == (*tokens.shape, 4)
     for row, text in enumerate(tokens):
-        own = [
-            chunk[given.ne(PAD)]
-            for chunk, given, number in zip(features, chunks.tokens, chunks.text, strict=True)
-            if number == row
-        ]
-        first, last = (torch.stack([chunk[place] for chunk in own]).mean(0, keepdim=True) for place in (0, -1))
-        expected = torch.cat([first, *(chunk[1:-1] for chunk in own), last])
+        of_text = chunks.text == row
+        parts = [part[ids.ne(PAD)] for part, ids in zip(features[of_text], chunks.tokens[of_text], strict=True)]
+        first, last = (torch.stack([part[index] for part in parts]).mean(0, keepdim=True) for index in (0, -1))
+        expected = torch.cat([first, *(part[1:-1] for part in parts), last])
         torch.testing.assert_close(joined[row, text.ne(PAD)], expected)
