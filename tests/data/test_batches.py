@@ -56,7 +56,7 @@ def sample(rows, masked):
 
 def test_full_rows():
     before = sample([[0, 11, 12, 13, 14, 2], [0, 21, 22, 23, 24, 25]], masked=[(0, 0), (0, 3), (0, 4), (1, 2)])
-    kept = before["net_input"]["src_tokens"].clone(), before["target"].clone()
+    copies = before["net_input"]["src_tokens"].clone(), before["target"].clone()
     cut = cut_rows(before, 3, BOS, PAD)
     inputs = cut["net_input"]
     assert inputs["src_tokens"].tolist() == [[0, 11, 12], [0, 14, 2], [0, 21, 22], [0, 24, 25]]
@@ -65,7 +65,7 @@ def test_full_rows():
     assert inputs["src_lengths"].tolist() == [3, 3, 3, 3] and inputs["src_id"].tolist() == [0, 0, 1, 1]
     assert cut["id"].tolist() == [7, 7, 8, 8] and (cut["nsentences"], cut["ntokens"]) == (4, 12)
     assert "masked_positions" not in inputs, "one is masked no more"
-    assert before["net_input"]["src_tokens"].equal(kept[0]) and before["target"].equal(kept[1])
+    assert before["net_input"]["src_tokens"].equal(copies[0]) and before["target"].equal(copies[1])
     assert cut_rows(before, 6, BOS, PAD) is before
 
 
@@ -120,7 +120,6 @@ def test_stages_are_shares_of_the_updates():
         "512",
         "512:0.6;2048:0.4",
         30720.6,  # YAML's value of 512:0.6
-        "1:0.6,2048:0.4",
         "512:0.6,1024:0.4",
         "500:0.6,2048:0.4",
         "512:0.6,2048:0.5",

@@ -1,4 +1,4 @@
-"""Corpora of several folders: fairseq's colon form, and the folders of folders that version 0.3.0 made."""
+"""Corpora of several folders: fairseq's colon form, and the folders of folders of version 0.3.0."""
 
 import json
 import logging
@@ -17,7 +17,7 @@ from tests.helpers.inputs import sentences
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory) -> Path:
-    """Three prepared folders, the second and third with the vocabulary of the first, in one as of version 0.3.0."""
+    """A folder of version 0.3.0: three prepared folders with one vocabulary."""
     folder = tmp_path_factory.mktemp("shards")
     out = folder / "corpus"
     for number in (1, 2, 3):
@@ -36,9 +36,7 @@ def test_a_folder_of_version_0_3_0(shards):
 
 
 def test_folders_of_two_vocabularies_are_rejected(shards, tmp_path):
-    text = tmp_path / "other.txt"
-    text.write_text(sentences(100, seed=4))
-    prepare_corpus([text], [], tmp_path / "other", workers=1, vocab_size=287)
+    prepare_corpus([shards.parent / "2.txt"], [], tmp_path / "other", workers=1, vocab_size=287)
     config = DynamicMaskedLMConfig(data=f"{shards}/shard1:{tmp_path}/other", tokens_per_sample=32)
     with pytest.raises(UserError, match="other"):
         DynamicMaskedLMTask.setup_task(config).state_dict()

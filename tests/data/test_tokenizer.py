@@ -14,7 +14,7 @@ from fairseq_linformer.data.fairseq_encoders import SentencePieceEncoder
 from fairseq_linformer.data.prepare.vocabulary_training import train_sentencepiece
 from fairseq_linformer.data.tokenizer import GPT2Tokenizer, SentencePieceTokenizer, load_tokenizer
 from fairseq_linformer.errors import UserError
-from tests.helpers.inputs import TEXT, gpt2_files, train_without_bytes
+from tests.helpers.inputs import TEXT, Numbers, gpt2_files, train_without_bytes
 
 # Unknown characters alone, in runs and next to words; white space that sentencepiece keeps (U+0085, U+0000) or not;
 # text that looks like special symbols; no text.
@@ -31,14 +31,11 @@ AWKWARD = [
 ]
 
 
-def fairseq_ids(encode, dictionary, line) -> list[int]:
-    return dictionary.encode_line(encode(line), append_eos=False, add_if_not_exist=False).tolist()
-
-
 def assert_same_as_fairseq(tokenizer, encode, lines):
     encoded = tokenizer.encode(lines)
-    assert [ids.tolist() for ids in encoded] == [fairseq_ids(encode, tokenizer.dictionary, line) for line in lines]
-    assert all(ids.dtype == np.int32 for ids in encoded)
+    for ids, line in zip(encoded, lines, strict=True):
+        expected = tokenizer.dictionary.encode_line(encode(line), append_eos=False, add_if_not_exist=False)
+        assert ids.tolist() == expected.tolist() and ids.dtype == np.int32
 
 
 def spm_encode(model) -> Callable[[str], str]:
@@ -58,21 +55,17 @@ LAYOUTS: dict[str, dict[str, object]] = {
     "no control symbols, unknown last": {"bos_id": -1, "eos_id": -1, "unk_id": 89},
     "bytes": {"byte_fallback": True, "vocab_size": 346},
     "BPE with bytes": {"model_type": "bpe", "byte_fallback": True, "vocab_size": 330},
-    "own symbols": {"user_defined_symbols": ["<mask>", "the lim", "<ent>"], "control_symbols": ["<ctl>"]},
+    "other symbols": {"user_defined_symbols": ["<mask>", "the lim", "<ent>"], "control_symbols": ["<ctl>"]},
     "no normalisation": {"normalization_rule_name": "identity", "remove_extra_whitespaces": False},
 }
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_sentencepiece_ids_are_those_of_fairseq(tmp_path, layout):
-    options = {"vocab_size": 90, **LAYOUTS[layout]}
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter([*TEXT, "non\u00a0breaking\u00a0space"] * 3),
-        model_prefix=str(tmp_path / "spm"),
-        minloglevel=2,
-        **options,
-    )
     path = tmp_path / "spm.model"
+    options = {"model_prefix": str(tmp_path / "spm"), "minloglevel": 2, "vocab_size": 90, **LAYOUTS[layout]}
+    lines = [*TEXT, "non\u00a0breaking\u00a0space"] * 3
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(lines), **options)
     tokenizer = SentencePieceTokenizer(path)
     assert_same_as_fairseq(tokenizer, spm_encode(path), TEXT[:50] + AWKWARD)
     assert "<mask>" not in tokenizer.dictionary  # the tasks add it
@@ -88,20 +81,14 @@ def test_given_dictionary_decides_the_ids(tmp_path, model):
     assert tokenizer.encode(["the 漢字"])[0][-1] == dictionary.index("漢字") != dictionary.unk()
 
 
-def test_dictionary_of_another_model_is_rejected(model):
-    dictionary = Dictionary()
-    for number in range(200):
-        dictionary.add_symbol(f"piece{number}")
-    with pytest.raises(UserError, match=r"spm\.model"):
-        SentencePieceTokenizer(model, dictionary)
-
-
-def test_dictionary_has_the_pieces_in_order_and_a_size_that_suits_gpus(model):
+def test_default_dictionary_has_the_pieces_in_order_and_a_multiple_of_eight(model):
     dictionary = SentencePieceTokenizer(model).dictionary
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
     assert dictionary.symbols[:4] == ["<s>", "<pad>", "</s>", "<unk>"]
     assert dictionary.symbols[4:91] == [processor.IdToPiece(number) for number in range(3, 90)]
     assert (len(dictionary) + 1) % 8 == 0 and len(dictionary) - 91 < 8
+    with pytest.raises(UserError, match=r"spm\.model"):
+        SentencePieceTokenizer(model, Numbers().dictionary)  # of another model
 
 
 @pytest.mark.parametrize("model_type", ["sentencepiece", "gpt2"])

@@ -101,21 +101,17 @@ def test_nothing_is_written_outside_the_folder(tmp_path, mode):
     assert not list(tmp_path.rglob("5_9.txt"))
 
 
-def test_a_review_that_is_not_utf8_is_named(tmp_path):
+def test_errors_name_the_source_or_its_member(tmp_path):
     with pytest.raises(UserError, match=r"a: aclImdb/test/pos/3_8\.txt"):
         read(make(tmp_path / "a", {**REVIEWS, "aclImdb/test/pos/3_8.txt": b"\xff"}))
-
-
-def test_a_missing_source_or_part_is_named(tmp_path):
     kept = {name: data for name, data in REVIEWS.items() if "train/neg" not in name}
     for source in (make(tmp_path / "part.tar.gz", kept), make_folder(tmp_path / "part", kept)):
         with pytest.raises(FileNotFoundError, match=rf"^{source}(: |/)aclImdb/train/neg "):
             read(source)
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        read(tmp_path / "nowhere")
     (tmp_path / "text").write_text("no archive")
-    with pytest.raises(UserError, match="text"):
-        read(tmp_path / "text")
+    for name, error in (("nowhere", FileNotFoundError), ("text", UserError)):
+        with pytest.raises(error, match=name):
+            read(tmp_path / name)
 
 
 @pytest.mark.parametrize("mode", MODES)

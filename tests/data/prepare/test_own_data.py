@@ -80,16 +80,7 @@ def test_lists_of_words_have_a_label_for_each():
     assert own(rows_of((["Ann"], ["NOUN"]), (["no"], ["DET"]))).task.headline == ("accuracy",)
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        range(30),
-        ("3.5", "2.5"),
-        [f"label {number}" for number in range(30)],
-        [*SCORES, "NA", "3,5"],
-        ("1", "2", "NA"),
-    ],
-)
+@pytest.mark.parametrize("values", [range(30), ("3.5", "2.5"), [*SCORES, "NA", "3,5"], ("1", "2", "NA")])
 def test_an_ambiguous_type_of_label_is_an_error(values):
     with pytest.raises(UserError, match="--kind"):
         own(labelled(*values))
@@ -141,18 +132,12 @@ def test_notes_on_repeated_texts_and_rare_labels():
     assert "1 texts are in several rows (2): each is in one split" in notes
     assert "warning: 1 of these texts have different labels (2 rows)" in notes
     assert "warning: 1 labels occur once in train: rare" in notes
-
-
-@pytest.mark.parametrize(
-    ("values", "differ"),
-    [
+    for values, differ in (
         ((("a", ["x", "y"]), ("a", ["y", "x"]), ("b", ["x"])), False),
         ((("a", "1"), ("a", "1.0"), ("b", "2")), False),
         (((["a", "b"], ["x", "y"]), (["a", "b"], ["y", "x"])), True),
-    ],
-)
-def test_different_labels_of_one_text(values, differ):
-    assert any("different labels" in note for note in own(rows_of(*values)).notes) == differ
+    ):
+        assert any("different labels" in note for note in own(rows_of(*values)).notes) == differ
 
 
 def test_dev_and_test_sets_in_tables_of_their_own():
@@ -211,15 +196,12 @@ def test_few_rows_and_many_classes(rows, classes, fractions):
     assert trained == {label for (label,) in labels}, "train has every class"
 
 
-def test_groups_and_texts_connect_through_each_other():
+def test_units_are_connected_rows_and_count_under_their_rarest_label():
+    halves = {"train": 0.5, "valid": 0.5}
     keys = [[f"text {row // 2}", ("group", (row + 1) // 2)] if row < 20 else [f"text {row}"] for row in range(40)]
-    chosen = split_rows(keys, [["a"]] * 40, {"train": 0.5, "valid": 0.5}, seed=1)
-    assert len(set(chosen[:20])) == 1
-
-
-def test_rows_of_several_classes_count_under_the_rarest():
+    assert len(set(split_rows(keys, [["a"]] * 40, halves, seed=1)[:20])) == 1
     labels = [["often", "rare"] if row % 10 == 0 else ["often"] for row in range(100)]
-    chosen = split_rows([[row] for row in range(100)], labels, {"train": 0.5, "valid": 0.5}, seed=1)
+    chosen = split_rows([[row] for row in range(100)], labels, halves, seed=1)
     assert Counter(chosen[::10]) == {"train": 5, "valid": 5}
 
 
