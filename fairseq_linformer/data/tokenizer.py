@@ -10,7 +10,7 @@ import json
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain, pairwise
+from itertools import chain, groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -177,10 +177,14 @@ class GPT2Tokenizer(Tokenizer):
 
     def _decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
         unknown, symbols = self.dictionary.unk(), self.dictionary.symbols
-        # fairseq's encoder decodes numbers, and text in which a character stands for each byte.
-        mark = "".join(self._encoder.byte_encoder[byte] for byte in "\ufffd".encode())
-        numbered = ([mark if token == unknown else int(symbols[token]) for token in row] for row in rows)
-        return [self._encoder.decode(row) for row in numbered]
+        runs = (groupby(row, key=lambda token: token == unknown) for row in rows)
+        return [
+            "".join(
+                "\ufffd" if is_unknown else self._encoder.decode([int(symbols[token]) for token in tokens])
+                for is_unknown, tokens in row_runs
+            )
+            for row_runs in runs
+        ]
 
 
 class JsonTokenizer(Tokenizer):

@@ -56,7 +56,7 @@ _TRAINING_THREADS = 16
 _CHUNKS_PER_WORKER = 4
 
 Items = tuple[np.ndarray, np.ndarray]  # ids of consecutive items, uint16 or uint32; and the length of each item, int32
-Encode = Callable[[Iterable[Chunk]], Iterator[tuple[Items, int]]]  # chunks to their items and their bytes of text
+Encoded = Iterator[tuple[Items, int]]  # items of each chunk, and its bytes of text
 
 
 @dataclass
@@ -233,7 +233,7 @@ def encode_items(tokenizer: Tokenizer, lines: Sequence[str]) -> Items:
 
 
 @contextlib.contextmanager
-def chunk_encoder(tokenizer: Tokenizer, folder: Path, workers: int) -> Iterator[Encode]:
+def chunk_encoder(tokenizer: Tokenizer, folder: Path, workers: int) -> Iterator[Callable[[Iterable[Chunk]], Encoded]]:
     """Yield a function that encodes chunks in order: in this process, or in several workers.
 
     The workers load the tokenizer that is saved in `folder`.
@@ -253,9 +253,7 @@ def chunk_encoder(tokenizer: Tokenizer, folder: Path, workers: int) -> Iterator[
         pool.shutdown(cancel_futures=True)
 
 
-def _encode_in_pool(
-    pool: ProcessPoolExecutor, folder: Path, most_waiting: int, chunks: Iterable[Chunk]
-) -> Iterator[tuple[Items, int]]:
+def _encode_in_pool(pool: ProcessPoolExecutor, folder: Path, most_waiting: int, chunks: Iterable[Chunk]) -> Encoded:
     # Executor.map and Pool.imap would read all chunks at once, and keep every result that is not yet consumed.
     waiting: deque[Future[tuple[Items, int]]] = deque()
     for chunk in chunks:

@@ -38,9 +38,8 @@ def encode_columns(
     """Encode the texts of rows, and the second texts of pairs, as ids: int32, (tokens,) each.
 
     Raises:
-        UserError: a row has no text, is no pair although `pairs` is True or the reverse, or its text has no piece. The
-            message starts with the `where` of the row. If that is empty, it starts with the argument and the number of
-            the row, counted from 1 after `before` rows.
+        UserError: a row has no text, is not `pairs`, or its text has no piece. The message starts with the row's
+            `where`; if that is empty, with the argument and the number of the row, from 1 after `before` rows.
     """
     columns: list[list[str]] = [[], []] if pairs else [[]]
     locations = _locations(batch, where, before)

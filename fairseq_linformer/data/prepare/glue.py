@@ -53,9 +53,8 @@ def read_glue(source: Path, task: str) -> dict[str, Iterator[Example]]:
 
 def _read(path: Path, file: SourceFile, task: Task) -> Iterator[Example]:
     source, broken = SOURCES[task.name], 0
-    options = {"header": file.header, "skips_broken": source.skips_broken}
     with path.open("rb") as lines:
-        for row in tsv_rows(lines, str(path), file.columns, **options):
+        for row in tsv_rows(lines, str(path), file.columns, header=file.header, skips_broken=source.skips_broken):
             if row is None:
                 broken += 1
                 continue
