@@ -108,10 +108,10 @@ class Task:
         return {name: getattr(self, name) for name in names}
 
 
-def own_task(name: str, kind: str, classes: Sequence[str] = (), scale: float = 1.0) -> Task:
+def own_task(name: str, label_type: str, classes: Sequence[str] = (), scale: float = 1.0) -> Task:
     """Return the record of a task that is not in TASKS, with the metrics of its type of label, or of entities."""
-    metrics = ENTITY_METRICS if kind == "token-label" and _are_entity_tags(classes) else KINDS[kind]
-    return Task(name, kind, tuple(classes), *metrics, scale=scale)
+    metrics = ENTITY_METRICS if label_type == "token-label" and _are_entity_tags(classes) else KINDS[label_type]
+    return Task(name, label_type, tuple(classes), *metrics, scale=scale)
 
 
 def _are_entity_tags(classes: Sequence[str]) -> bool:

@@ -48,14 +48,14 @@ def _glue(
     classes: tuple[str, ...] = _BINARY,
     metrics: tuple[str, ...] = ("accuracy",),
     *,
-    kind: str = "single-label",
+    label_type: str = "single-label",
     skips_broken: bool = False,
     **attributes: Any,
 ) -> Task:
     """Return a task of GLUE, with all metrics in the headline; `attributes` are those of the record."""
     source = Source(files, texts, label, skips_broken)
     attributes.setdefault("leaderboard", {"test": f"{name}.tsv"})
-    return Task(name, kind, classes, metrics, metrics, columns=texts, source=source, **attributes)
+    return Task(name, label_type, classes, metrics, metrics, columns=texts, source=source, **attributes)
 
 
 _COLA_FILES = {
@@ -99,7 +99,7 @@ TASKS: Mapping[str, Task] = {
         _glue("SST-2", _SST_2_FILES, ("sentence",), "label"),
         _glue("MRPC", _MRPC_FILES, ("#1 String", "#2 String"), "Quality", metrics=_TWO),
         _glue("QQP", _QQP_FILES, ("question1", "question2"), "is_duplicate", metrics=_TWO, skips_broken=True),
-        _glue("STS-B", _STS_B_FILES, _PAIR, "score", (), KINDS["regression"][0], kind="regression", scale=5.0),
+        _glue("STS-B", _STS_B_FILES, _PAIR, "score", (), KINDS["regression"][0], label_type="regression", scale=5.0),
         _glue("MNLI", _MNLI_FILES, _PAIR, "gold_label", _INFERENCE, dev_sets=_MNLI_DEV_SETS, leaderboard=_MNLI_BOARD),
         _glue("QNLI", _QNLI_FILES, ("question", "sentence"), "label", _ENTAILMENT),
         _glue("RTE", _RTE_FILES, _PAIR, "label", _ENTAILMENT),

@@ -39,7 +39,7 @@ def own_data(
     tables: Mapping[str, Iterable[Row]],
     columns: Columns,
     fractions: Mapping[str, float],
-    kind: str | None = None,
+    label_type: str | None = None,
     seed: int = 1,
 ) -> OwnData:
     """Make a task from tables.
@@ -49,7 +49,7 @@ def own_data(
         tables: rows of train, and of valid and test if these have separate tables.
         columns: columns of texts and labels. Rows of test may all be without a label: then none is written.
         fractions: the splits that train is divided into, and their shares; empty for train alone.
-        kind: the type of label, one of KINDS; None to derive it from the values.
+        label_type: the type of label, one of KINDS; None to derive it from the values.
         seed: seed of the division.
 
     Raises:
@@ -58,27 +58,27 @@ def own_data(
     notes: list[str] = []
     splits = drop_decimals({split: list(_read(split, rows, columns)) for split, rows in tables.items()})
     splits = {split: _leave_out_empty(split, rows, notes) for split, rows in splits.items()}
-    if kind is None:
-        kind = find_label_type(list(chain(*splits.values())), columns)
-        notes.append(f"{kind}, by the labels (--kind names another)")
+    if label_type is None:
+        label_type = find_label_type(list(chain(*splits.values())), columns)
+        notes.append(f"{label_type}, by the labels (--kind names another)")
     labelled = [row for row in chain(*splits.values()) if row.label is not None]
-    check_labels(labelled, kind, columns)
+    check_labels(labelled, label_type, columns)
     notes += _repeated_texts(labelled)
     notes += _leave_out_leaks(splits)
     if fractions and (rows := splits["train"]):
         strata = [names_of(row.label) for row in rows]
-        if kind == "regression":
+        if label_type == "regression":
             strata = [(tenth,) for tenth in quantile_bins([float(str(row.label)) for row in rows])]
         chosen = split_rows([_keys(row) for row in rows], strata, fractions, seed)
         splits |= {name: [row for row, split in zip(rows, chosen, strict=True) if split == name] for name in fractions}
     if empty := [split for split, rows in splits.items() if not rows]:
         raise UserError(f"{empty[0]} would have no row ({'; '.join(notes)})")
-    if kind == "regression":
+    if label_type == "regression":
         scores = [float(str(row.label)) for row in splits["train"]]
-        task = own_task(name, kind, scale=max(map(abs, scores)) or 1.0)
+        task = own_task(name, label_type, scale=max(map(abs, scores)) or 1.0)
         notes.append(f"scores from {min(scores):g} to {max(scores):g}, written divided by {task.scale:g}")
     else:
-        task = own_task(name, kind, _classes(splits, notes))
+        task = own_task(name, label_type, _classes(splits, notes))
     has_answers = any(row.label is not None for row in splits.get("test", ()))
     texts = (columns.text,) if columns.second is None else (columns.text, columns.second)
     task = replace(task, columns=texts, test_sets={"test": "test"} if has_answers else {})
