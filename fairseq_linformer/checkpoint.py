@@ -33,9 +33,9 @@ logger = logging.getLogger(__name__)
 UNTRAINED = "checkpoint.pt"  # in the folder of an imported or converted model
 FINE_TUNED = ("text_prediction", "sentence_prediction")  # tasks whose rows are separate texts with labels
 
-RUNS_CODE = "is not loaded: it holds more than plain data, which could run code"
-NO_CHECKPOINT = "is not a fairseq checkpoint: it must hold a model and its configuration"
-STALLED = "validations_without_gain"  # key in a checkpoint's extra_state
+RUNS_CODE = "is not loaded: it contains more than plain data, which could run code"
+NO_CHECKPOINT = "is not a fairseq checkpoint: it must contain a model and its configuration"
+PATIENCE_KEY = "validations_without_gain"  # in a checkpoint's extra_state
 FIRST_POSITION = 2  # fairseq numbers positions from the padding index plus 1; earlier rows of the table are unused
 
 # fairseq's names of a run's checkpoints except the last; no run resumes from averaged or converted checkpoints.
@@ -63,37 +63,19 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         if content.get("cfg") is not None:
             content["cfg"] = OmegaConf.create(content["cfg"], flags={"allow_objects": True})
         state = _upgrade_state_dict({**untrained, **content})
-        missing = _missing(state)
+        names = [state["cfg"].model._name, state["cfg"].task._name, *state["model"]]
+        tensors = state["model"].values()
+        if not (all(isinstance(name, str) for name in names) and all(isinstance(value, Tensor) for value in tensors)):
+            raise UserError(f"{path} {NO_CHECKPOINT}: names, and parameters that are tensors")
     except (UserError, OSError):
         raise
     except pickle.UnpicklingError as error:
         raise UserError(f"{path} {RUNS_CODE}") from error
     except Exception as error:  # the type depends on what is wrong in the file
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(f"{path}: its configuration is not understood here ({reason})") from error
-    if missing:
-        raise UserError(f"{path} {NO_CHECKPOINT}, but {missing}")
+        raise UserError(f"{path}: its configuration cannot be read ({reason})") from error
     state["args"] = None  # fairseq has converted it to cfg
     return state
-
-
-def _missing(state: dict[str, Any]) -> str:
-    """Describe the first missing part of a checkpoint that was edited by hand; empty if it is complete."""
-    model = state["model"]
-    if not isinstance(model, dict) or not all(isinstance(name, str) for name in model):
-        return "its model does not name its parameters"
-    for name, tensor in model.items():
-        if not isinstance(tensor, Tensor):
-            return f"its {name} is not a tensor"
-    for group in ("model", "task"):
-        if not isinstance(_configured(state["cfg"], group, "_name"), str):
-            return f"its configuration has no {group}._name"
-    return ""
-
-
-def _configured(cfg: Any, group: str, name: str) -> Any:
-    """Return an option of a checkpoint's configuration, whose groups may have any type; None if it is missing."""
-    return getattr(getattr(cfg, group, None), name, None)
 
 
 # State that our tasks add to a checkpoint
@@ -120,7 +102,7 @@ class TaskState(TypedDict):
         vocabulary: digests of the vocabulary (``digest_vocabulary``); empty if the checkpoint has none.
         made_of: the run's fingerprint and command; None in a checkpoint of other fairseq tasks.
         converted_from: sources of the model's conversions, the first one first; trainings keep them.
-        labels: None if the model was not fine-tuned, or the checkpoint is older than this entry.
+        labels: None if the model was not fine-tuned.
         sentence_modules: files of sentence-transformers, text by name (``sentence_modules.py``); trainings keep them.
         drawn_lm_head: True if the LM head is random and untrained, as in an imported model that had none.
     """
@@ -146,20 +128,8 @@ _DEFAULT_TASK_STATE: TaskState = {
 
 
 def read_task_state(task_state: Any) -> TaskState:
-    """Return a checkpoint's ``task_state``, with defaults for missing entries of ``TaskState``.
-
-    Raises:
-        UserError: an entry has a wrong type.
-    """
-    state = {} if task_state is None else task_state
-    if not isinstance(state, dict):
-        raise UserError("the checkpoint's task_state is damaged: it must be a dictionary")
-    for name, default in _DEFAULT_TASK_STATE.items():
-        value = state.get(name, default)
-        expected = (dict, type(None)) if default is None else type(default)
-        if not isinstance(value, expected):
-            raise UserError(f"the checkpoint's task_state is damaged: {name} is a {type(value).__name__}")
-    return {**_DEFAULT_TASK_STATE, **state}
+    """Return a checkpoint's ``task_state``, with defaults for missing entries of ``TaskState``."""
+    return {**_DEFAULT_TASK_STATE, **(task_state or {})}
 
 
 # The vocabulary of a model: two vocabularies may have the same size
@@ -177,36 +147,35 @@ def digest_vocabulary(dictionary: Dictionary, folder: Path) -> dict[str, str]:
     return {**digests, "subword model": hashlib.sha256(content).hexdigest()} if options else digests
 
 
-def check_vocabulary_of(state: Mapping[str, Any], here: Mapping[str, str], data: str, checkpoint: str) -> None:
+def check_vocabulary_of(state: Mapping[str, Any], digests: Mapping[str, str], data: str, checkpoint: str) -> None:
     """Compare the vocabulary of the data with that of a loaded checkpoint, as ``check_same_vocabulary`` does."""
-    check_same_vocabulary(here, read_task_state(state.get("task_state"))["vocabulary"], data, checkpoint)
+    check_same_vocabulary(digests, read_task_state(state.get("task_state"))["vocabulary"], data, checkpoint)
 
 
 def check_same_vocabulary(
-    here: Mapping[str, str], there: Mapping[str, str], data: str, checkpoint: str, instead: str = ""
+    digests: Mapping[str, str], trained: Mapping[str, str], data: str, checkpoint: str, remedy: str = ""
 ) -> None:
     """Compare the vocabulary of the data with that of a checkpoint.
 
     Args:
-        here: digests of the data's vocabulary.
-        there: digests of the checkpoint's vocabulary. A part that either lacks is not compared.
-        data: name of the data in the message.
-        checkpoint: name of the checkpoint in the message.
-        instead: end of the message, another remedy.
+        digests: of the data's vocabulary.
+        trained: digests of the checkpoint's vocabulary. A part that either lacks is not compared.
+        data, checkpoint: names in the message.
+        remedy: end of the message, another remedy.
 
     Raises:
         UserError: the vocabularies differ.
     """
-    for part in differing_parts(here, there):
+    for part in differing_parts(digests, trained):
         raise UserError(
             f"{data} has another {part} than {checkpoint} was trained with: prepare it again with --tokenizer and "
-            f"that checkpoint, or name the data that belongs to it{instead}"
+            f"that checkpoint, or name the data that belongs to it{remedy}"
         )
 
 
-def differing_parts(here: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
+def differing_parts(digests: Mapping[str, str], others: Mapping[str, str]) -> list[str]:
     """Return the parts of ``digest_vocabulary`` that two vocabularies both have and that differ."""
-    return [part for part in here if part in there and here[part] != there[part]]
+    return [part for part in digests if part in others and digests[part] != others[part]]
 
 
 # Resuming a run
@@ -251,11 +220,11 @@ def read_progress(path: Path) -> Progress:
             next_epoch=int((extra.get("train_iterator") or {}).get("epoch", 1)),
             seconds=float(extra.get("previous_training_time", 0.0)),
             best=float(extra.get("best", math.nan)),
-            stalled=int(extra.get(STALLED, 0)),
+            stalled=int(extra.get(PATIENCE_KEY, 0)),
             task_state=read_task_state(state.get("task_state")),
         )
     except Exception as error:  # the content was edited by hand
-        reason = f"it lacks what a run resumes from ({type(error).__name__}: {error})"
+        reason = f"a run cannot resume from it ({type(error).__name__}: {error})"
         advice = f"linformer convert {path} --out DIR makes an initial checkpoint of its weights"
         raise UserError(f"{path} is not a fairseq checkpoint: {reason}; {advice}") from error
 
@@ -291,28 +260,23 @@ def mend_last_checkpoint(
             damage = error
     elif not kept:
         return
-    newest, progress = _newest_checkpoint(folder, of_our_tasks=damage is None)
-    if newest is None or progress is None:
+    candidates = []
+    for path in filter(lambda path: _RUN_CHECKPOINT.fullmatch(path.name), folder.iterdir()):
+        with contextlib.suppress(ValueError):
+            progress = read_progress(path)
+            if damage is not None or progress.task_state["made_of"] is not None:
+                candidates.append((path, progress))
+    if not candidates:
         if damage is not None:
             raise DamagedCheckpointError(f"{damage}; {folder} has no other checkpoint: remove it to start again")
         return
+    newest, progress = max(candidates, key=lambda pair: (pair[1].updates, pair[0]))
     check_same(newest, progress)
     if damage is not None:
         last.replace(last.with_name(f"{last.name}.damaged"))
     reason = f"{last} was missing" if damage is None else f"{damage}; it is now {last.name}.damaged"
     logger.warning(f"{reason}: the run resumes from {newest.name}, update {progress.updates:,}")
     copy_checkpoint(newest, last)
-
-
-def _newest_checkpoint(folder: Path, of_our_tasks: bool) -> tuple[Path | None, Progress | None]:
-    """Return the newest complete checkpoint of a run and its progress; with `of_our_tasks`, the newest of our tasks."""
-    candidates = []
-    for path in filter(lambda path: _RUN_CHECKPOINT.fullmatch(path.name), folder.iterdir()):
-        with contextlib.suppress(ValueError):
-            progress = read_progress(path)
-            if not of_our_tasks or progress.task_state["made_of"] is not None:
-                candidates.append((path, progress))
-    return max(candidates, key=lambda pair: (pair[1].updates, pair[0]), default=(None, None))
 
 
 # Checks against a model
@@ -331,7 +295,10 @@ def check_fits(model: nn.Module, state: dict[str, Tensor]) -> None:
     misfits = [name for name in parameters if name in state and parameters[name].shape != state[name].shape]
     misfits += sorted(parameters.keys() ^ state.keys())
     if misfits:
-        shapes = (f"{name} ({_shape(state, name)} there, {_shape(parameters, name)} here)" for name in misfits[:4])
+        shapes = (
+            f"{name} ({_shape(state, name)} in the checkpoint, {_shape(parameters, name)} in this model)"
+            for name in misfits[:4]
+        )
         more = f" and {len(misfits) - 4} more" if len(misfits) > 4 else ""
         advice = "pass the options of the model that it was trained with, and its vocabulary"
         if all(name.startswith("classification_heads.") for name in misfits):
@@ -339,25 +306,21 @@ def check_fits(model: nn.Module, state: dict[str, Tensor]) -> None:
         raise UserError(f"the checkpoint is of another model: {', '.join(shapes)}{more}: {advice}")
     for name, value in state.items():
         if value.is_floating_point() and not bool(value.isfinite().all()):
-            raise UserError(f"the checkpoint's {name} holds numbers that are not finite: its training diverged")
+            raise UserError(f"the checkpoint's {name} has values that are not finite: its training diverged")
         multiplier: Any = config.projection_multiplier if name.endswith("_projection.multiplier") else None
         if multiplier is not None and not math.isclose(value, multiplier, rel_tol=2**-7):  # it may be in 16 bits
             raise UserError(f"projection_multiplier={multiplier} is not allowed: it must be {float(value):g}, {name}")
-    _check_shared(model, state)
-
-
-def _shape(state: dict[str, Tensor], name: str) -> str:
-    return "x".join(map(str, state[name].shape)) or "a number" if name in state else "absent"
-
-
-def _check_shared(model: nn.Module, state: dict[str, Tensor]) -> None:
-    """Check that a parameter with several names has one value; loading would silently keep the last one."""
+    # Loading would silently keep the last of different values of a parameter with several names.
     first_names: dict[int, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         alias = first_names.setdefault(id(parameter), name)
         if alias != name and not torch.equal(state[alias], state[name]):
             option = "untie_weights_roberta=true" if "lm_head" in name else "the sharing that it was trained with"
             raise UserError(f"the checkpoint has two values for {alias} and {name}, this model has one: pass {option}")
+
+
+def _shape(state: dict[str, Tensor], name: str) -> str:
+    return "x".join(map(str, state[name].shape)) or "a number" if name in state else "absent"
 
 
 # The file of a checkpoint, and its data
@@ -378,11 +341,6 @@ def checkpoint_file(path: Path) -> Path:
     return file
 
 
-def no_such_checkpoint(option: str, named: Path) -> FileNotFoundError:
-    """Return the error for an option that names a missing checkpoint."""
-    return FileNotFoundError(f"checkpoint.{option}={named}: there is no such checkpoint")
-
-
 def data_folder(checkpoint: Path, cfg: DictConfig) -> Path:
     """Return the data folder of a checkpoint with the configuration `cfg`.
 
@@ -393,7 +351,7 @@ def data_folder(checkpoint: Path, cfg: DictConfig) -> Path:
         FileNotFoundError: the data folder does not exist, as on another machine.
         UserError: the configuration does not name a data folder.
     """
-    if _configured(cfg, "task", "_name") not in FINE_TUNED:
+    if cfg.task._name not in FINE_TUNED:
         return vocabulary_folder(checkpoint, cfg)
     if all((checkpoint.parent / name).is_file() for name in ("dict.txt", "input0/dict.txt")):
         return checkpoint.parent
@@ -416,14 +374,14 @@ def vocabulary_folder(checkpoint: Path, cfg: DictConfig) -> Path:
 
 
 def _trained_on(checkpoint: Path, cfg: DictConfig, missing: str, advice: str) -> Path:
-    trained_on = _configured(cfg, "task", "data")
+    trained_on = getattr(cfg.task, "data", None)
     if not isinstance(trained_on, str):
         raise UserError(f"{checkpoint} does not name the folder that it was trained on: its task.data is {trained_on}")
     data = Path(split_paths(trained_on)[0])  # the first of several folders holds the dictionary
     if not data.is_dir():
         raise FileNotFoundError(
-            f"{checkpoint} has no {missing} beside it, and the folder that it was trained on, {data.absolute()}, does "
-            f"not exist here: {advice}"
+            f"there is no {missing} in the folder of {checkpoint}, and the folder that it was trained on, "
+            f"{data.absolute()}, does not exist: {advice}"
         )
     return data
 

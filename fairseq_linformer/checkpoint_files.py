@@ -10,10 +10,10 @@ import errno
 import io
 import os
 import pickle
+import re
 import shutil
 import zipfile
-from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -78,7 +78,7 @@ class UnfinishedFile(io.BufferedWriter):
     """File that is flushed to disk when it is closed, and removed if writing or its ``with`` block fails.
 
     A write error, or Ctrl-C, is raised only on closing. Otherwise torch would replace it by another error, and fairseq
-    would write the checkpoint again into the same file, up to three times. Closing such a file raises an error, too.
+    would write the checkpoint again to the same file, up to three times. Closing such a file raises an error, too.
     """
 
     def __init__(self, path: str) -> None:
@@ -141,13 +141,7 @@ def copy_checkpoint(source: Path, target: Path) -> None:
 
 
 def check_whole(path: Path) -> None:
-    """Check that a checkpoint is complete and unchanged.
-
-    Raises:
-        DamagedCheckpointError: the file is not a checkpoint, or was changed.
-        FileNotFoundError: the file does not exist.
-        UserError: the configuration contains a reference.
-    """
+    """Check that a checkpoint is complete and unchanged; raise the errors of ``read_whole``."""
     with contextlib.suppress(pickle.UnpicklingError):  # reading the content later rejects it
         read_whole(path)
 
@@ -159,8 +153,10 @@ def read_whole(path: Path, mmap: bool = True) -> Any:
     before 1.6 have no checksums.
 
     Raises:
+        DamagedCheckpointError: the file is not a checkpoint, or was changed.
+        FileNotFoundError: the file does not exist.
         pickle.UnpicklingError: the file contains more than plain data.
-        DamagedCheckpointError, FileNotFoundError, UserError: as ``check_whole``.
+        UserError: the configuration contains a reference.
     """
     with path.open("rb") as stream:
         is_zip = stream.read(len(_BEFORE_ZIP)) != _BEFORE_ZIP
@@ -188,31 +184,16 @@ def _check_sums(path: Path) -> None:
         raise DamagedCheckpointError(f"{path} is damaged: the checksum of {member} in it does not match")
 
 
-def check_plain(options: Any, where: str) -> None:
+def check_plain(options: Any, file: str) -> None:
     """Raise an error for references in options from a file: OmegaConf would resolve ``${oc.env:HOME}``.
 
     Args:
         options: plain data, which may contain a Namespace.
-        where: the file, at the beginning of the message.
+        file: its name in the message.
     """
     try:
-        for name, text in _texts(options, ""):
-            if "${" in text:
-                option = f"{name}={text!r:.100}"
-                raise UserError(f"{where}: {option} is not allowed: a file's option must be a value, not a reference")
+        reference = re.search(r".{,100}\$\{.{,100}", repr(options))
     except RecursionError as error:
-        raise UserError(f"{where}: its options are nested too deeply") from error
-
-
-def _texts(value: Any, name: str) -> Iterator[tuple[str, str]]:
-    """Yield the dotted name and the text of every option that is text."""
-    if isinstance(value, Namespace):
-        value = vars(value)
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from _texts(item, f"{name}.{key}" if name else str(key))
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _texts(item, name)
-    elif isinstance(value, str):
-        yield name, value
+        raise UserError(f"{file}: its options are nested too deeply") from error
+    if reference:
+        raise UserError(f"{file}: {reference[0]} is not allowed: a file's option must be a value, not a reference")

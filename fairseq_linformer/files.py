@@ -30,7 +30,7 @@ def staged_folder(out: Path, mark: str) -> Iterator[tuple[Path, IO[str]]]:
 
     After an error the folder is removed. If only the renaming fails, `out`.partial is complete and stays. A killed run
     leaves `out`.partial, which the next run empties and uses. The file `mark` identifies such a folder; it is locked,
-    so that two runs cannot write into one folder. If `out` is a link, its target is written.
+    so that two runs cannot write to one folder. If `out` is a link, its target is written.
 
     Yields:
         The folder `out`.partial, and its file `mark`, open for writing.
@@ -49,13 +49,17 @@ def staged_folder(out: Path, mark: str) -> Iterator[tuple[Path, IO[str]]]:
     partial = out.with_name(out.name + ".partial")
     mark_file = partial / mark
     if partial.exists() and not mark_file.is_file() and (not partial.is_dir() or any(partial.iterdir())):
-        raise UserError(f"{partial} is in the way: it is not an unfinished run (it holds no {mark}); move it")
+        raise UserError(f"{partial} exists and is not an unfinished run (it has no {mark}): move it")
     partial.mkdir(parents=True, exist_ok=True)
     with mark_file.open("a", encoding="utf-8") as stream:
         lock(stream, f"{partial}: another run is writing there")
-        _check_unmoved(stream, mark_file)
+        # Emptied before the mark: a run that finished since the mark was opened has renamed the folder, and this fails.
+        for path in partial.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path != mark_file:
+                path.unlink()
         stream.truncate(0)
-        _empty(partial, keep=mark_file)
         try:
             yield partial, stream
             stream.flush()
@@ -64,7 +68,13 @@ def staged_folder(out: Path, mark: str) -> Iterator[tuple[Path, IO[str]]]:
             if isinstance(error, OSError) and error.errno and not error.filename:  # a full disk's has no name
                 raise OSError(error.errno, error.strerror, str(out)) from error
             raise
-        _rename(partial, out)
+        try:
+            partial.rename(out)
+        except OSError as error:
+            raise OSError(
+                f"{out}: the folder cannot be renamed to this ({error.strerror}); the complete result is in {partial}: "
+                "move it before the next run"
+            ) from error
 
 
 def check_path(path: Path | str) -> None:
@@ -77,9 +87,7 @@ def check_path(path: Path | str) -> None:
         UserError: the path contains ${.
     """
     if "${" in str(path):
-        raise UserError(
-            f"{one_line(path)}: a path with ${{ in it is not allowed: fairseq takes that for an option's name"
-        )
+        raise UserError(f"{one_line(path)}: a path with ${{ in it is not allowed: fairseq reads it as a reference")
 
 
 LONGEST_NAME = 200  # bytes: file systems allow 255, and suffixes are added
@@ -105,9 +113,7 @@ def check_data_path(path: Path) -> None:
     """
     check_path(path)
     if os.pathsep in str(path):
-        raise UserError(
-            f"{one_line(path)}: a data folder with a colon in its path is not allowed: fairseq splits it there"
-        )
+        raise UserError(f"{one_line(path)}: a data folder with a colon is not allowed: fairseq splits the path at it")
 
 
 def is_in(folder: Path, file: Path) -> bool:
@@ -141,32 +147,6 @@ def write_whole(path: Path, text: str) -> None:
     partial.replace(path)
 
 
-def _check_unmoved(stream: IO[str], mark_file: Path) -> None:
-    """Reject a folder that another run renamed or removed after this run opened `mark_file`."""
-    with contextlib.suppress(FileNotFoundError):
-        if os.path.samestat(os.fstat(stream.fileno()), mark_file.stat()):
-            return
-    raise UserError(f"{mark_file.parent}: another run has just finished there")
-
-
-def _rename(partial: Path, out: Path) -> None:
-    try:
-        partial.rename(out)
-    except OSError as error:
-        raise OSError(
-            f"{out}: the folder cannot be renamed to this ({error.strerror}); the complete result is in {partial}: "
-            "move it before the next run"
-        ) from error
-
-
-def _empty(folder: Path, keep: Path) -> None:
-    for path in folder.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
-        elif path != keep:
-            path.unlink()
-
-
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file.
 
@@ -179,7 +159,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not JSON ({error})") from error
     if not isinstance(content, dict):
-        raise UserError(f"{path}: it must hold an object")
+        raise UserError(f"{path}: it must contain an object")
     return content
 
 
@@ -211,7 +191,7 @@ def _digest_content(path: Path, version: tuple[int, ...]) -> str:
 
 
 def _digest_large(file: Path) -> str:
-    """Return the SHA-256 of a file's size and of evenly spaced blocks, as a corpus may have terabytes."""
+    """Return the SHA-256 of a file's size and of evenly spaced blocks; a corpus may have terabytes."""
     size = file.stat().st_size
     digest = hashlib.sha256(str(size).encode())
     with file.open("rb") as stream:
@@ -224,8 +204,8 @@ def _digest_large(file: Path) -> str:
 def digest_folder(folder: Path, marks: Collection[str] = ()) -> str:
     """Return the SHA-256 of the names and digests of all files below a folder, except hidden ones.
 
-    For a file of more than 256 MiB, its size and 64 evenly spaced blocks of 1 MiB are digested. Subfolders that hold a
-    file named in `marks` are skipped.
+    For a file of more than 256 MiB, its size and 64 evenly spaced blocks of 1 MiB are digested. Subfolders with a file
+    named in `marks` are skipped.
 
     Raises:
         FileNotFoundError: the folder does not exist.

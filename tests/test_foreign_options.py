@@ -20,7 +20,7 @@ from tests.helpers.exports import write_pretrained
 
 SECRET = "not-to-be-seen-2f81c"
 REFERENCE = "${oc.env:LINFORMER_SECRET}"
-REFUSED = r"=.*\$\{.*is not allowed"
+REFUSED = r"\$\{.*is not allowed"
 
 
 @pytest.fixture(autouse=True)

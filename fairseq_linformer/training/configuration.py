@@ -87,18 +87,11 @@ def explain_composition(error: HydraException) -> str:
     cause = error.__cause__
     unknown_option = re.match(r"Could not override '(.+)'", str(error))
     if unknown_option and isinstance(cause, OmegaConfBaseException) and isinstance(cause.parent_node, DictConfig):
-        return no_such_option(unknown_option[1], options_around(cause.parent_node))
+        options = cast(dict[str, Any], OmegaConf.to_container(cause.parent_node._get_root()))
+        return no_such_option(unknown_option[1], [*options, *(name for name, _ in flat(options))])
     message = str(error).partition("\nSee http")[0].partition("\n\n")[0]
     causes = [] if cause is None else [str(cause).partition("\n")[0]]
     return " ".join(": ".join(filter(None, [*message.splitlines(), *causes])).split())
-
-
-def options_around(node: DictConfig) -> list[str]:
-    """Return the names of options and groups of options in the configuration that contains `node`."""
-    names = []
-    for name, content in cast(dict[str, Any], OmegaConf.to_container(node._get_root())).items():
-        names += [name, *(f"{name}.{option}" for option in content)] if isinstance(content, dict) else [name]
-    return names
 
 
 def no_such_option(name: str, options: Iterable[str]) -> str:

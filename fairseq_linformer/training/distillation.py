@@ -1,6 +1,6 @@
 """Criteria ``masked_lm_distillation`` and ``encoder_distillation``: distillation from a teacher.
 
-Dimensions: B batch, n sequence length, d embedding, N masked tokens, V vocabulary.
+Dimensions: B batch, n sequence length, d embedding.
 """
 
 # No postponed annotations here: fairseq and OmegaConf read the types of the fields at run time.
@@ -99,12 +99,8 @@ def layer_errors(states: list[Tensor], targets: list[Tensor], real: Tensor) -> T
         UserError: the numbers of layers or their widths differ.
     """
     model, teacher = (f"{len(values) - 1} layers of d={values[0].size(-1)}" for values in (states, targets))
-    check(
-        "criterion.layers_weight",
-        f"above 0 with a teacher of {teacher}",
-        model == teacher,
-        f"0, as the model has {model}",
-    )
+    allowed = f"0 with a model of {model} and a teacher of {teacher}"
+    check("criterion.layers_weight", "above 0", model == teacher, allowed)
     weights = real.T.unsqueeze(-1).float()  # (n, B, 1)
     pairs = ((weights * state, weights * target) for state, target in zip(states[1:], targets[1:], strict=True))
     return torch.stack([(state - target).square().sum() / target.square().sum() for state, target in pairs])
@@ -152,8 +148,8 @@ class MaskedLmDistillation(TeacherCriterion, MaskedLmLoss):
     def check_teacher(self, teacher: LinformerRobertaModel, file: Path) -> None:
         """Reject a teacher whose maximum length is below the task's."""
         longest, needed = teacher.args.max_positions, self.task.cfg.tokens_per_sample
-        longer = f"linformer convert {file} --out DIR model.max_positions={needed} makes it"
-        check("criterion.teacher", f"{file}, of {longest} tokens,", longest >= needed, f"one of {needed}: {longer}")
+        allowed = f"one of {needed} tokens (linformer convert {file} --out DIR model.max_positions={needed})"
+        check("criterion.teacher", f"{file}, of {longest} tokens,", longest >= needed, allowed)
 
     def forward(
         self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
@@ -164,7 +160,9 @@ class MaskedLmDistillation(TeacherCriterion, MaskedLmLoss):
         recorded = _RecordingModel(model, with_layers=self.cfg.layers_weight > 0)
         loss, size, log = super().forward(recorded, sample, reduce)
         logits, extra = self.teach(recorded.logits, **recorded.inputs)
-        divergence = (size > 0) * divergence_from(recorded.logits, logits)  # without masks, logits are of all tokens
+        log_q, log_p = (F.log_softmax(values, dim=-1, dtype=torch.float32) for values in (recorded.logits, logits))
+        # Without masks, logits are of all tokens.
+        divergence = (size > 0) * F.kl_div(log_q, log_p, reduction="sum", log_target=True)
         log["divergence"] = divergence.detach()
         loss = loss + self.cfg.logits_weight * divergence
         if recorded.with_layers:
@@ -178,12 +176,6 @@ class MaskedLmDistillation(TeacherCriterion, MaskedLmLoss):
     def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:
         masked_lm_loss.MaskedLmLoss.reduce_metrics(logging_outputs)
         masked_lm_loss.log_per_token(logging_outputs, divergence=math.log(2), layer_error=1.0)
-
-
-def divergence_from(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return KL(targets || logits) in nats, the sum over N tokens; logits are (N, V)."""
-    inputs, targets = (F.log_softmax(values, dim=-1, dtype=torch.float32) for values in (logits, targets))
-    return F.kl_div(inputs, targets, reduction="sum", log_target=True)
 
 
 @dataclass
@@ -233,7 +225,7 @@ class EncoderDistillation(TeacherCriterion, FairseqCriterion):
         features, extra = model(**inputs, **FEATURES_AND_LAYERS)
         targets, layers = self._targets(inputs["src_tokens"], features)
         d, teacher_d = features.size(-1), targets.size(-1)
-        check("criterion.teacher", cfg.teacher, d == teacher_d, f"of d={d}, as the model is; it has d={teacher_d}")
+        check("criterion.teacher", cfg.teacher, d == teacher_d, f"of the model's d={d}; it has d={teacher_d}")
         real = inputs["src_tokens"].ne(self.padding_idx)
         errors = layer_errors(extra["inner_states"], layers, real) if cfg.layers_weight > 0 else features.new_zeros(0)
         vectors, target_vectors = (pool(values, real, self.pooling) for values in (features, targets))
@@ -250,7 +242,8 @@ class EncoderDistillation(TeacherCriterion, FairseqCriterion):
     def check_teacher(self, teacher: LinformerRobertaModel, file: Path) -> None:
         """Reject a value of ``only_positions_from`` that is not the teacher's maximum length."""
         first, longest = getattr(self.task.cfg, "only_positions_from", None), teacher.args.max_positions
-        check("task.only_positions_from", first, first in (None, longest), f"null, or {longest}, what {file} reads")
+        allowed = f"null, or {longest}, the maximum length of {file}"
+        check("task.only_positions_from", first, first in (None, longest), allowed)
 
     @cached_property
     def pooling(self) -> str:

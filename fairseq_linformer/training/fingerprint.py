@@ -162,21 +162,19 @@ class RunFingerprint:
         options = []
         for name in sorted(self.configuration.keys() | now.configuration.keys()):
             before, after = (part.configuration.get(name, part._default(name)) for part in (self, now))
-            if before != after and not self._is_ignored(name, before, after):
+            if name == BEST_ON:
+                ignored = None in (before, after)
+            else:  # earlier versions compared more options
+                ignored = not (self.config or " " in name or _is_compared(name))
+            if before != after and not ignored:
                 options.append(f"{name} was {before}, is {after}")
         options[MOST_NAMED:] = [f"{len(options) - MOST_NAMED} more options"] if len(options) > MOST_NAMED else []
         parts = {
             f"the configuration was {self.config}, is {now.config}": now.config != self.config,
             "the data has other content": now.data != self.data,
-            "the checkpoint that it starts from has other content": now.checkpoint != self.checkpoint,
+            "the initial checkpoint has other content": now.checkpoint != self.checkpoint,
         }
         return ", ".join([*options, *(text for text, differs in parts.items() if differs)])
-
-    def _is_ignored(self, name: str, before: Any, after: Any) -> bool:
-        """Return True if a difference does not matter; fingerprints of earlier versions contain more options."""
-        if name == BEST_ON:
-            return None in (before, after)
-        return not self.config and " " not in name and not _is_compared(name)
 
     def _default(self, name: str) -> Any:
         """Return the current default of an option; None for an option that this version lacks."""
@@ -204,11 +202,7 @@ def _teacher(options: Mapping[str, Any]) -> dict[str, str]:
 
 
 def digest_data(folders: str) -> str:
-    """Return the digest of a training's data: one folder, or several separated by colons.
-
-    Raises:
-        FileNotFoundError: a folder does not exist.
-    """
+    """Return the digest of a training's data: one folder, or several separated by colons."""
     digests = [
         digest_folder(folder, () if (folder / SHARDS_FILE).is_file() else MARKS)
         for folder in map(Path, split_paths(folders))

@@ -8,7 +8,6 @@ import torch
 from fairseq import optim
 from fairseq.optim import register_optimizer
 from fairseq.optim.adam import FairseqAdamConfig
-from torch import Tensor
 
 from ..errors import check
 
@@ -45,13 +44,10 @@ class FusedAdam(torch.optim.AdamW):
     def _of_this_step(self, group: dict[str, Any]) -> list[dict[str, Any]]:
         """Count the step, and return the groups of the kernel for a group of parameters."""
         # A separate counter, as the kernel's counters are on the device: reading one would wait for it.
-        group["updates"] = (group["updates"] if "updates" in group else self._updates_of(group)) + 1
+        if "updates" not in group:  # a new group, or one of a state of fairseq's Adam
+            group["updates"] = max((int(self.state[p]["step"]) for p in group["params"] if p in self.state), default=0)
+        group["updates"] += 1
         return [{**group, "eps": group["eps"] / math.sqrt(1 - group["betas"][1] ** group["updates"])}]
-
-    def _updates_of(self, group: dict[str, Any]) -> int:
-        """Return the updates of a group from the state of fairseq's Adam; 0 for a new group."""
-        states: list[dict[str, Tensor]] = [self.state[p] for p in group["params"] if p in self.state]
-        return max((int(state["step"]) for state in states), default=0)
 
 
 @register_optimizer("fused_adam", dataclass=FairseqAdamConfig)
@@ -70,7 +66,7 @@ class FairseqAdam(optim.adam.FairseqAdam):
         self._has_copies = all(parameter.grad is not None for parameter in self.params)
 
     def make_optimizer(self, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-        """Return the PyTorch optimizer that this class wraps."""
+        """Return the PyTorch optimizer to wrap."""
         return FusedAdam(parameters, **self.optimizer_config)
 
     def state_dict(self) -> dict[str, Any]:

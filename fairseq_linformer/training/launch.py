@@ -145,7 +145,7 @@ class Training:
             return False  # empty, or a run that failed at its start
         remedy = "remove it, or give another --out"
         if state is None:
-            raise UserError(f"{self.folder} holds a run, but no {RUN_FILE} that says what it is made of: {remedy}")
+            raise UserError(f"{self.folder} holds a run, but no {RUN_FILE} with its fingerprint: {remedy}")
         if differences := state.fingerprint.differences(now):
             raise UserError(f"{self.folder} holds a run with other settings ({differences}): {remedy}")
         return state.complete
@@ -173,7 +173,10 @@ class Training:
             if not self.is_complete():
                 self._write(complete=False)
                 self._train(log, launcher)
-                self._check_sources()
+                now = RunFingerprint.of_command(self.config, self.settings)
+                now = replace(now, configuration=self.fingerprint.configuration)
+                if differences := self.fingerprint.differences(now):
+                    raise UserError(f"{self.folder}: since the run began, {differences}: restore it, and repeat")
                 self._write(complete=True)
         return list(logged_rows((self.folder / LOG_FILE).read_text(encoding="utf-8").splitlines()))
 
@@ -181,7 +184,9 @@ class Training:
         """Run fairseq-hydra-train to its end; an exception here ends it, too."""
         offset, fairseq_log, environment = log.tell(), self.folder / LOG_FILE, {**os.environ, "PYTHONUNBUFFERED": "1"}
         directory, name = self.config.split("/")
-        command = [_program(), "--config-dir", str(CONFIGS / directory), "--config-name", name]
+        folders = [str(Path(sys.executable).parent), sysconfig.get_path("scripts"), os.environ.get("PATH", "")]
+        program = shutil.which("fairseq-hydra-train", path=os.pathsep.join(folders)) or "fairseq-hydra-train"
+        command = [program, "--config-dir", str(CONFIGS / directory), "--config-name", name]
         command += ["common.log_format=json", *self.settings]
         fairseq_log.parent.mkdir(exist_ok=True)
         with (
@@ -202,12 +207,6 @@ class Training:
         if process.returncode != 0:
             raise _failure(Path(log.name), offset, process.returncode)
 
-    def _check_sources(self) -> None:
-        """Raise an error if the data or the initial checkpoint changed during the run."""
-        now = RunFingerprint.of_command(self.config, self.settings)
-        if differences := self.fingerprint.differences(replace(now, configuration=self.fingerprint.configuration)):
-            raise UserError(f"{self.folder}: since the run began, {differences}: put the former one back, and repeat")
-
     def _write(self, complete: bool) -> None:
         content = {**self.fingerprint.as_json(), "complete": complete}
         write_whole(self.folder / RUN_FILE, json.dumps(content, indent=1) + "\n")
@@ -227,17 +226,6 @@ def read_run(folder: Path) -> RunState | None:
         return RunState(RunFingerprint.of_json(content), bool(content["complete"]))
     except (UserError, KeyError) as error:
         raise UserError(f"{file} is damaged ({error}): remove its folder, or name another one") from error
-
-
-def _program() -> str:
-    """Return the path of fairseq-hydra-train: in this Python's folder, pip's folder for scripts, or PATH."""
-    folders = [str(Path(sys.executable).parent), sysconfig.get_path("scripts"), os.environ.get("PATH", "")]
-    program = shutil.which("fairseq-hydra-train", path=os.pathsep.join(folders))
-    if program is None:
-        raise FileNotFoundError(
-            f"fairseq-hydra-train is not beside {sys.executable} nor in PATH: install fairseq-fixed"
-        )
-    return program
 
 
 def train(

@@ -54,16 +54,16 @@ class DynamicMaskedLMConfig(MaskedLMConfig):
     shortest_text: Optional[int] = field(  # noqa: UP045
         default=None,
         metadata={
-            "help": "rows are texts, <s> and </s> at their ends alone, of so many tokens to tokens_per_sample, as many "
-            "of 8 to 16 as of 2,048 to 4,096 (default: rows as sample_break_mode says)"
+            "help": "rows are texts with <s> and </s> at their ends alone, of this many tokens to tokens_per_sample; "
+            "as many have 8 to 16 tokens as 2,048 to 4,096 (default: rows by sample_break_mode)"
         },
     )
     only_positions_from: Optional[int] = field(  # noqa: UP045
         default=None,
         metadata={
-            "help": "train nothing but the embeddings of the positions from this one on, counted from 0, so that what "
-            "the model gives for texts of at most so many tokens stays as it is; 0: those that criterion.teacher lacks "
-            "(and shortest_text, if not given, is one more than it reads) (default: everything is trained)"
+            "help": "train only the embeddings of the positions from this one on, counted from 0, so that the outputs "
+            "for texts of at most this many tokens do not change; 0: the teacher's max_positions, and shortest_text is "
+            "one more unless it is set (default: train all parameters)"
         },
     )
     save_interval_minutes: float = save_interval()
@@ -111,7 +111,7 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         task = super().setup_task(cfg, **kwargs)
         if cfg.tokens_per_sample is None:
             longest = length_of_model(cfg)
-            check("tokens_per_sample", None, longest is not None, "a number where model.max_positions is left out, too")
+            check("tokens_per_sample", None, longest is not None, "a number if model.max_positions is not set either")
             set_options(cfg, tokens_per_sample=longest)
         if task.to_train is not None and cfg.only_positions_from == 0:
             _set_lengths_of_teacher(cfg, getattr(task.to_train.criterion, "teacher", None))
@@ -124,10 +124,8 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         if task.to_train is not None:
             task.read_schedules(task.to_train)
             if cfg.only_positions_from is not None:
-                decay = task.to_train.optimizer.weight_decay
-                check(
-                    "optimizer.weight_decay", decay, decay == 0, "0 with task.only_positions_from: the rest must stay"
-                )
+                decay, allowed = task.to_train.optimizer.weight_decay, "0 with task.only_positions_from"
+                check("optimizer.weight_decay", decay, decay == 0, allowed)
         return task
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
@@ -173,7 +171,7 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
 
         Raises:
             UserError: ``optimization.max_update`` is missing, the stages of ``lengths`` are invalid (``read_stages``),
-                or the model is not ``linformer_roberta``: another one would number the positions of each part anew.
+                or the model is not ``linformer_roberta``: another one would number the positions of each part from 0.
         """
         options, updates = self.cfg, cfg.optimization.max_update
         if options.lengths is not None:
@@ -186,8 +184,8 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         warm_up = getattr(cfg.lr_scheduler, "warmup_updates", None) or 0
         if 0 < updates <= warm_up:
             logger.warning(
-                f"the run ends within its warm-up, at {updates / warm_up:.0%} of optimization.lr: if this is no trial, "
-                f"lower lr_scheduler.warmup_updates={warm_up}, to a tenth of optimization.max_update={updates}"
+                f"the run ends within its warm-up, at {updates / warm_up:.0%} of optimization.lr: unless this is a "
+                f"trial, lower lr_scheduler.warmup_updates={warm_up} to a tenth of optimization.max_update={updates}"
             )
         if options.lengths is None:
             return
@@ -202,7 +200,10 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
             UserError: ``mask_whole_words`` is set, but the data folder has no subword model.
         """
         if self.cfg.mask_whole_words:
-            self._find_subword_model()
+            folder = Path(split_paths(self.cfg.data)[0])
+            options, allowed = subword_model_options(folder), f"false: {folder} has no {A_SUBWORD_MODEL}"
+            check("mask_whole_words", True, bool(options), allowed)
+            self.args = Namespace(**options)  # fairseq's masked_lm reads the subword model from here
         super().load_dataset(split, epoch, combine, **kwargs)
         dataset = self.datasets[split] if self.cfg.shortest_text is None else ShuffledBatches(self.datasets[split])
         self.datasets[split] = SharedEpochDataset(DescribedBatches(dataset, self.source_dictionary.pad(), masked=True))
@@ -223,30 +224,23 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
             allowed = f"lower: no document of {prefix} has so many tokens"
             check("shortest_text", cfg.shortest_text, len(texts) > 0, allowed)
             token_share = (texts.sizes - ENDS).sum() / (lines.sizes - 1).sum()
-            logger.info(f"{split}: {len(texts):,} texts hold {token_share:.0%} of the tokens")
+            logger.info(f"{split}: {len(texts):,} texts have {token_share:.0%} of the tokens")
             return texts
         shorten = cfg.shorten_data_split_list, cfg.shorten_method, cfg.tokens_per_sample, cfg.seed
         shortened = maybe_shorten_dataset(lines, split, *shorten)
         lines = CutLines(shortened, cfg.tokens_per_sample - 1)  # <s> is one more
-        logger.info(f"{split}: {len(lines) - len(shortened):,} times a line is cut, as it is longer than a row")
+        logger.info(f"{split}: lines that are longer than a row are cut at {len(lines) - len(shortened):,} places")
         options = {"pad": dictionary.pad(), "eos": dictionary.eos(), "break_mode": cfg.sample_break_mode}
         rows = TokenBlockDataset(lines, lines.sizes, cfg.tokens_per_sample - 1, **options)
         return PrependTokenDataset(rows, dictionary.bos())
 
-    def _find_subword_model(self) -> None:
-        folder = Path(split_paths(self.cfg.data)[0])
-        options, allowed = subword_model_options(folder), f"false: {folder} holds no {A_SUBWORD_MODEL}"
-        check("mask_whole_words", True, bool(options), allowed)
-        self.args = Namespace(**options)  # fairseq's masked_lm reads it from here
-
     def before_update(self, sample: dict[str, Any], update_num: int) -> dict[str, Any]:
         """Return the batch, cut into rows of the update's length."""
-        return sample if self.stages is None else self._cut(sample, stage_of(self.stages, update_num), update_num)
-
-    def _cut(self, sample: dict[str, Any], stage: Stage, update: int) -> dict[str, Any]:
-        length, end = stage
+        if self.stages is None:
+            return sample
+        length, end = stage = stage_of(self.stages, update_num)
         if self.stage != stage:
-            logger.info(f"after update {update:,}: rows of {length:,} tokens, up to update {end:,}")
+            logger.info(f"after update {update_num:,}: rows of {length:,} tokens, up to update {end:,}")
             self.stage = stage
         return cut_rows(sample, length, self.source_dictionary.bos(), self.source_dictionary.pad())
 

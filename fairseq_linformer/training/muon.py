@@ -60,10 +60,10 @@ def stacked(matrices: Sequence[Tensor]) -> list[Tensor]:
     return directions
 
 
-def parted(parameters: Sequence[torch.nn.Parameter], mark: str) -> tuple[list[torch.nn.Parameter], ...]:
-    """Split parameters into those whose ``param_group`` is `mark`, and all others."""
-    with_mark = [parameter for parameter in parameters if getattr(parameter, "param_group", None) == mark]
-    return with_mark, [parameter for parameter in parameters if getattr(parameter, "param_group", None) != mark]
+def split_by_group(parameters: Sequence[torch.nn.Parameter], group: str) -> tuple[list[torch.nn.Parameter], ...]:
+    """Split parameters into those whose ``param_group`` is `group`, and all others."""
+    members = [parameter for parameter in parameters if getattr(parameter, "param_group", None) == group]
+    return members, [parameter for parameter in parameters if getattr(parameter, "param_group", None) != group]
 
 
 class Muon(FusedAdam):
@@ -103,7 +103,7 @@ class Muon(FusedAdam):
             return []
         (updated_group,) = super()._of_this_step(group)
         multiplier = group["embedding_lr_multiplier"]
-        embeddings, other_parameters = parted(group["params"], EMBEDDINGS)
+        embeddings, other_parameters = split_by_group(group["params"], EMBEDDINGS)
         scaled = {"lr": group["lr"] * multiplier, "weight_decay": group["weight_decay"] / multiplier}
         return [{**updated_group, "params": other_parameters}, {**updated_group, "params": embeddings, **scaled}]
 
@@ -155,7 +155,7 @@ class FairseqMuon(FairseqAdam):
     def make_optimizer(self, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
         multiplier = self.cfg.embedding_lr_multiplier
         check("optimizer.embedding_lr_multiplier", multiplier, multiplier > 0, "a positive number")
-        matrices, other_parameters = parted(parameters, IN_LAYERS)
+        matrices, other_parameters = split_by_group(parameters, IN_LAYERS)
         if not matrices:
             raise UserError("optimizer=muon: no layer has a matrix to train; optimizer=fused_adam needs none")
         groups = [

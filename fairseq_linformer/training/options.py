@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from omegaconf import DictConfig, open_dict
 
-from ..checkpoint import no_such_checkpoint, read_checkpoint
+from ..checkpoint import read_checkpoint
 from ..checkpoint_files import LAST
 from ..errors import check
 from ..model.config import LinformerRobertaConfig
@@ -38,21 +38,6 @@ VALIDATED: dict[str, Mapping[str, bool]] = {
 }
 
 logger = logging.getLogger(__name__)
-
-
-def prepare_options(cfg: DictConfig) -> None:
-    """Check the options of a training and complete them, in place.
-
-    Args:
-        cfg: fairseq's whole configuration of a training.
-
-    Raises:
-        FileNotFoundError: the initial checkpoint does not exist.
-        UserError: an option is not allowed, or the initial checkpoint cannot be read.
-    """
-    check_options(cfg)
-    adopt_model_options(cfg)
-    override_defaults(cfg)
 
 
 def check_options(cfg: DictConfig) -> None:
@@ -142,6 +127,9 @@ class InitialCheckpoint(NamedTuple):
     option: str
     path: Path
 
+    def not_found(self) -> FileNotFoundError:
+        return FileNotFoundError(f"checkpoint.{self.option}={self.path}: there is no such checkpoint")
+
 
 def initial_checkpoint(checkpoint_options: Mapping[str, Any]) -> InitialCheckpoint | None:
     """Return the initial checkpoint of a training; None if its weights are new. ``restore_file`` has precedence."""
@@ -150,6 +138,29 @@ def initial_checkpoint(checkpoint_options: Mapping[str, Any]) -> InitialCheckpoi
         if name and name != default:
             return InitialCheckpoint(option, Path(name))
     return None
+
+
+def checkpoint_to_load(cfg: DictConfig) -> Path | None:
+    """Return the checkpoint that fairseq will load; None if the training begins with new weights.
+
+    A run with ``restore_file`` resumes from its own last checkpoint, as with ``finetune_from_model``; fairseq would
+    start again each time that the command is repeated.
+
+    Raises:
+        FileNotFoundError: the initial checkpoint does not exist; fairseq would train from scratch.
+    """
+    options, last = cfg.checkpoint, Path(cfg.checkpoint.save_dir, LAST)
+    initial = initial_checkpoint(options)
+    if last.is_file():
+        if initial is not None and initial.option == "restore_file":
+            advice = f"to begin at checkpoint.restore_file={initial.path}, name another checkpoint.save_dir"
+            logger.info(f"the run resumes from {last}; {advice}")
+            options.update({"restore_file": LAST, "optimizer_overrides": "{}"})
+            options.update({f"reset_{part}": False for part in RESET})
+        return last
+    if initial is not None and not initial.path.is_file():
+        raise initial.not_found()
+    return initial and initial.path
 
 
 def adopt_model_options(cfg: DictConfig) -> None:
@@ -169,7 +180,7 @@ def adopt_model_options(cfg: DictConfig) -> None:
     sources = (initial.path, Path(cfg.checkpoint.save_dir, LAST))
     source = next((path for path in sources if path.is_file()), None)
     if source is None:
-        raise no_such_checkpoint(*initial)
+        raise initial.not_found()
     options = architecture_options(LinformerRobertaModel.resolve(read_checkpoint(source)["cfg"]))
     adopt(cfg.model, options, typed=typed_options("model"))
 

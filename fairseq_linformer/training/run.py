@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -30,11 +30,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from ..checkpoint import (
     INHERITED,
-    STALLED,
+    PATIENCE_KEY,
     Progress,
     check_same_vocabulary,
     mend_last_checkpoint,
-    no_such_checkpoint,
     read_progress,
 )
 from ..checkpoint_files import BEST, LAST
@@ -42,7 +41,7 @@ from ..errors import UserError, check
 from ..files import LOCK_FILE, digest_file, is_in, lock, write_whole
 from .configuration import typed_command, typed_options
 from .fingerprint import RunFingerprint
-from .options import RESET, InitialCheckpoint, initial_checkpoint
+from .options import InitialCheckpoint, checkpoint_to_load, initial_checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -83,14 +82,13 @@ class Run:
         self._microbatch_index = -1  # index within an update's gradient accumulation
         self._stops = False  # True if any rank was asked to stop
         self._compares_initial = True  # True if the fingerprint includes the initial checkpoint
-        self._has_config = False  # True once config.yaml is written
         self._is_first_rank = get_global_rank() == 0
         if get_global_world_size() > 1 and not torch.cuda.is_available():
             atexit.register(_join_gloo_threads)
         with _synchronized():
-            self._take_folder()
+            self._lock_folder()
         with _synchronized():
-            self._read_source(vocabulary)
+            self._read_checkpoint(vocabulary)
         resumed = None if cfg.checkpoint.reset_optimizer else self._resumed_from  # a reset restarts from 0
         if resumed is not None and self._is_complete(resumed):
             self._report(resumed.updates)
@@ -104,7 +102,7 @@ class Run:
 
     # Start
 
-    def _take_folder(self) -> None:
+    def _lock_folder(self) -> None:
         """Lock the folder for the lifetime of this process, and replace a damaged last checkpoint."""
         if not self._is_first_rank:
             return
@@ -113,43 +111,39 @@ class Run:
         lock(self._lock, f"{self.folder}: another process is training there")
         initial = initial_checkpoint(self.cfg.checkpoint)
         # A run also resumes if its initial checkpoint no longer exists, or is an earlier checkpoint of the run itself.
-        is_elsewhere = initial is not None and initial.path.is_file() and not is_in(self.folder, initial.path)
-        self._compares_initial = initial is None or is_elsewhere
-        digest = digest_file(initial.path) if initial is not None and is_elsewhere else None
+        is_readable = initial is not None and initial.path.is_file() and not is_in(self.folder, initial.path)
+        self._compares_initial = initial is None or is_readable
+        digest = digest_file(initial.path) if initial is not None and is_readable else None
         self.fingerprint = RunFingerprint.of_training(self.cfg, digest)
         mend_last_checkpoint(self.folder, not self.cfg.checkpoint.no_last_checkpoints, self.check_fingerprint)
 
-    def _read_source(self, vocabulary: dict[str, str]) -> None:
+    def _read_checkpoint(self, vocabulary: dict[str, str]) -> None:
         """Read the task state of the checkpoint that fairseq will load, and compare it with this training."""
-        options, source = self.cfg.checkpoint, checkpoint_to_load(self.cfg)
-        resumes = source is not None and is_in(self.folder, source)
+        options, checkpoint = self.cfg.checkpoint, checkpoint_to_load(self.cfg)
+        resumes = checkpoint is not None and is_in(self.folder, checkpoint)
         if not resumes:
             self._check_unused()
-        if source is None:
+        if checkpoint is None:
             return
-        progress, max_update = read_progress(source), self.cfg.optimization.max_update
-        if initial_checkpoint(options) == InitialCheckpoint("restore_file", source) and not options.reset_optimizer:
+        progress, max_update = read_progress(checkpoint), self.cfg.optimization.max_update
+        if initial_checkpoint(options) == InitialCheckpoint("restore_file", checkpoint) and not options.reset_optimizer:
             has_updates = not 0 < max_update <= progress.updates  # fairseq would train one more each time
-            allowed = f"more than {progress.updates:,}, the updates of {source}"
+            allowed = f"more than {progress.updates:,}, the updates of {checkpoint}"
             check("optimization.max_update", max_update, has_updates, allowed)
         task_state: dict[str, Any] = {**progress.task_state}
-        other_run = ", or another checkpoint.save_dir for a new run" if resumes else ""
-        check_same_vocabulary(vocabulary, task_state["vocabulary"], self.cfg.task.data, str(source), other_run)
+        remedy = ", or another checkpoint.save_dir for a new run" if resumes else ""
+        check_same_vocabulary(vocabulary, task_state["vocabulary"], self.cfg.task.data, str(checkpoint), remedy)
         self.inherited = {name: task_state[name] for name in INHERITED if task_state[name]}
         self._inherits_best = not resumes
         if not resumes:
             return
-        self.check_fingerprint(source, progress)
+        self.check_fingerprint(checkpoint, progress)
         self._resumed_from = progress
         if options.patience > 0 and math.isfinite(progress.best):  # fairseq's counters
             should_stop_early.best, should_stop_early.num_runs = progress.best, progress.stalled
 
     def check_fingerprint(self, checkpoint: Path, progress: Progress) -> None:
-        """Compare the fingerprint of this training with that of a checkpoint in its folder.
-
-        Raises:
-            UserError: the fingerprints differ.
-        """
+        """Raise an error if the fingerprints of this training and of a checkpoint in its folder differ."""
         recorded = progress.task_state["made_of"]
         if recorded is None or self.fingerprint is None:
             return  # another fairseq task wrote it, or this is not the first rank
@@ -159,7 +153,7 @@ class Run:
         if differences := before.differences(self.fingerprint):
             raise UserError(
                 f"{self.folder} holds a run with other settings ({differences}): name another checkpoint.save_dir "
-                f"(checkpoint.restore_file={checkpoint} continues from this run there)"
+                f"(checkpoint.restore_file={checkpoint} continues this run in that folder)"
             )
 
     def _check_unused(self) -> None:
@@ -167,8 +161,8 @@ class Run:
         file = max(self.folder.glob("checkpoint*.pt"), key=lambda path: path.stat().st_mtime, default=None)
         if file is not None:
             raise UserError(
-                f"checkpoint.save_dir={self.folder}: it holds {file.name} of another run, but no {LAST} to go on from; "
-                f"train in another folder, or go on with checkpoint.restore_file={shlex.quote(str(file))}"
+                f"checkpoint.save_dir={self.folder}: it has {file.name} of another run, but no {LAST} to resume from; "
+                f"train in another folder, or continue with checkpoint.restore_file={shlex.quote(str(file))}"
             )
 
     def _is_complete(self, progress: Progress) -> bool:
@@ -253,14 +247,13 @@ class Run:
         """Return entries for a checkpoint's ``extra_state``, and restore the configuration before it is saved."""
         self.saving.restore()
         stalled = getattr(should_stop_early, "num_runs", 0) if self.cfg.checkpoint.patience > 0 else 0
-        return {STALLED: stalled}
+        return {PATIENCE_KEY: stalled}
 
     def end_saving(self, path: Path) -> None:
-        """Restart the clock after a save; after the first, write config.yaml, as the folder is now this training's."""
+        """Restart the clock after a save, and write config.yaml, as the folder is now this training's."""
         self.saving.saved(path)
-        if self.fingerprint is not None and not self._has_config:
+        if self.fingerprint is not None:
             write_whole(self.folder / CONFIG_FILE, OmegaConf.to_yaml(self.cfg))
-            self._has_config = True
 
     # End
 
@@ -288,7 +281,7 @@ class Run:
         """Exit when all ranks have saved, as a launcher kills the other ranks when one ends."""
         last = self.folder / LAST
         if self._is_first_rank:
-            outcome = f"the same command goes on from {last}" if last.is_file() else "nothing was saved"
+            outcome = f"the same command resumes from {last}" if last.is_file() else "nothing was saved"
             by = "Ctrl-C" if self.stopped_by == signal.SIGINT else signal.SIGUSR1.name
             print(f"stopped by {by} after update {updates:,}: {outcome}", flush=True)
         if get_global_world_size() > 1:
@@ -312,29 +305,6 @@ class Run:
             score = f"perplexity {get_perplexity(value, 10):.4g}" if is_masked_lm else f"{metric} {value:g}"
             print(f"best checkpoint: {best}" + (f", {score}" if math.isfinite(value) else ""))
             print(f"next: {self._next_command.format(run=shlex.quote(str(self.folder)))}")
-
-
-def checkpoint_to_load(cfg: DictConfig) -> Path | None:
-    """Return the checkpoint that fairseq will load; None if the training begins with new weights.
-
-    A run with ``restore_file`` resumes from its own last checkpoint, as with ``finetune_from_model``; fairseq would
-    start again each time that the command is repeated.
-
-    Raises:
-        FileNotFoundError: the initial checkpoint does not exist; fairseq would train from scratch.
-    """
-    options, last = cfg.checkpoint, Path(cfg.checkpoint.save_dir, LAST)
-    initial = initial_checkpoint(options)
-    if last.is_file():
-        if initial is not None and initial.option == "restore_file":
-            elsewhere = f"to begin at checkpoint.restore_file={initial.path} name another checkpoint.save_dir"
-            logger.info(f"the run goes on from {last}; {elsewhere}")
-            options.update({"restore_file": LAST, "optimizer_overrides": "{}"})
-            options.update({f"reset_{part}": False for part in RESET})
-        return last
-    if initial is not None and not initial.path.is_file():
-        raise no_such_checkpoint(*initial)
-    return initial and initial.path
 
 
 @contextlib.contextmanager
@@ -377,19 +347,18 @@ class TimedSaving:
     Args:
         cfg: the whole configuration of the run; ``checkpoint`` and ``dataset`` are changed for one update.
         minutes: the longest time between two checkpoints; 0 to save only when fairseq does.
-        clock: of this rank, in seconds.
     """
 
-    def __init__(self, cfg: DictConfig, minutes: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._cfg, self._seconds, self._clock = cfg, 60 * minutes, clock
+    def __init__(self, cfg: DictConfig, minutes: float) -> None:
+        self._cfg, self._seconds = cfg, 60 * minutes
         self._values: tuple[Any, ...] | None = None  # the user's settings while they are overridden
         self._removes_copy = False  # True if ``saved`` must remove a copy of the next save
         self._keep_interval = cfg.checkpoint.keep_interval_updates  # the user's value, which is raised for a save
-        self._saved_at = clock()
+        self._saved_at = time.monotonic()
 
     def is_due(self) -> bool:
         """Return True if the longest time between two checkpoints has passed on this rank."""
-        return 0 < self._seconds <= self._clock() - self._saved_at
+        return 0 < self._seconds <= time.monotonic() - self._saved_at
 
     def is_last(self, iterator: EpochBatchIterator | None) -> bool:
         """Return True if the last epoch of ``optimization.max_epoch`` has ended, after which fairseq need not save."""
@@ -437,4 +406,4 @@ class TimedSaving:
         if self._removes_copy and not self._cfg.checkpoint.no_last_checkpoints and path.name != LAST:
             path.unlink()
         self._cfg.checkpoint.keep_interval_updates = self._keep_interval
-        self._removes_copy, self._saved_at = False, self._clock()
+        self._removes_copy, self._saved_at = False, time.monotonic()

@@ -24,7 +24,7 @@ from ..checkpoint import TaskState, check_same_vocabulary, differing_parts, dige
 from ..data.dictionaries import DICTIONARY_FILE, load_dictionary
 from ..data.epochs import NO_LIMITS, ElasticBatchIterator, Limits
 from ..errors import UserError
-from .options import prepare_options
+from .options import adopt_model_options, check_options, override_defaults
 from .run import Run
 
 logger = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 class TrainingTask(FairseqTask):
     """Base class of tasks whose runs lock their folder, resume from complete checkpoints, and detect completion.
 
-    Its checkpoints contain digests of their vocabulary, which are compared when a checkpoint is read.
+    Their checkpoints contain digests of the vocabulary, which are compared when a checkpoint is read.
     """
 
     NEXT: str  # the command to suggest when a run, {run}, is complete
@@ -53,7 +53,9 @@ class TrainingTask(FairseqTask):
         loads_checkpoint = kwargs.get("from_checkpoint") or (config is not None and config._get_flag("allow_objects"))
         to_train = None if loads_checkpoint else config
         if to_train is not None:
-            prepare_options(to_train)
+            check_options(to_train)
+            adopt_model_options(to_train)
+            override_defaults(to_train)
         task = super().setup_task(cfg, **kwargs)
         task.to_train = to_train
         return task
@@ -219,7 +221,7 @@ def check_file(data: Path, name: str) -> None:
     if not data.is_dir():
         raise FileNotFoundError(f"data={data}: there is no such folder")
     if not (data / name).is_file():
-        raise FileNotFoundError(f"data={data}: it holds no {name}")
+        raise FileNotFoundError(f"data={data}: it has no {name}")
 
 
 def freeze_lm_head(model: RobertaModel) -> None:

@@ -47,13 +47,13 @@ class TextPredictionConfig(SentencePredictionConfig):
     """
 
     kind: Optional[KIND_CHOICES] = field(  # type: ignore[valid-type]  # noqa: UP045
-        default=None, metadata={"help": "what a label is (default: as the data says)"}
+        default=None, metadata={"help": "type of label (default: that of the data)"}
     )
-    num_classes: int = field(default=-1, metadata={"help": "outputs of the model (default: as the data says)"})
+    num_classes: int = field(default=-1, metadata={"help": "outputs of the model (default: the data's classes)"})
     regression_target: Optional[bool] = II("criterion.regression_target")  # noqa: UP045
     truncation: TRUNCATION_CHOICES = field(  # type: ignore[valid-type]
         default="head",
-        metadata={"help": "what stays of a long text (random-crop: of what is trained on; else the head)"},
+        metadata={"help": "tokens to keep of a long text (random-crop: in the training split; elsewhere the head)"},
     )
     truncate_to: Optional[int] = field(  # noqa: UP045
         default=None, metadata={"help": "tokens of a row at most, special ones included (default: max_positions)"}
@@ -92,7 +92,9 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
         task.record = record
         if task.to_train is not None:
             task.training_split = task.to_train.dataset.train_subset
-            plan_updates(task.to_train, _rows_of(Path(cfg.data), task.training_split))
+            folder = Path(cfg.data)
+            counts = read_summary(folder).splits.get(task.training_split) if (folder / SUMMARY_FILE).is_file() else None
+            plan_updates(task.to_train, None if counts is None else counts.examples)
         _check_options(cfg, task.source_dictionary)
         if cfg.max_positions is None:
             cfg.max_positions = length_of_model(cfg) or DEFAULT_POSITIONS
@@ -136,7 +138,7 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
         method = str(cfg.truncation) if split == self.training_split else method
         if count := int((dataset.sizes[0] > length).sum()):
             logger.info(
-                f"{split}: {count:,} of {len(dataset):,} rows are longer than {length:,} tokens, and cut: {method}"
+                f"{split}: {count:,} of {len(dataset):,} rows are longer than {length:,} tokens and are cut: {method}"
             )
         ends = dictionary.bos(), dictionary.eos()
         truncated = TruncatedDataset(dataset, length, method, *ends, seed=cfg.seed, by_length=not cfg.no_shuffle)
@@ -172,12 +174,6 @@ def read_record(folder: Path, regression: bool) -> Task:
     return task
 
 
-def _rows_of(folder: Path, split: str) -> int | None:
-    """Return the number of rows of a split; None if the folder has no record of it."""
-    counts = read_summary(folder).splits.get(split) if (folder / SUMMARY_FILE).is_file() else None
-    return None if counts is None else counts.examples
-
-
 def class_names(dictionary: Dictionary) -> tuple[str, ...]:
     """Return the classes, without tokens that tasks add to a dictionary, or fairseq-preprocess as padding."""
     names = label_names(dictionary)
@@ -190,7 +186,7 @@ def _adopt_record(cfg: TextPredictionConfig, record: Task) -> None:
     data_options["num_classes"] = len(record.classes) or 1
     for name, value in data_options.items():
         configured = getattr(cfg, name)
-        check(name, configured, configured in (None, -1, value), f"{value}, as {cfg.data} is {record.kind}")
+        check(name, configured, configured in (None, -1, value), f"{value}: {cfg.data} is {record.kind}")
     set_options(cfg, **data_options)
     run_config = whole_config(cfg)
     if run_config is not None and "regression_target" in (run_config.get("criterion") or ()):
@@ -198,7 +194,7 @@ def _adopt_record(cfg: TextPredictionConfig, record: Task) -> None:
 
 
 def _check_options(cfg: TextPredictionConfig, dictionary: Dictionary) -> None:
-    allowed = "none: truncation and truncate_to say how texts are shortened here"
+    allowed = "none: truncation and truncate_to determine how texts are shortened"
     check("shorten_method", cfg.shorten_method, cfg.shorten_method == "none", allowed)
     # Any other token would be treated as text and truncated.
     bos, eos = dictionary.bos(), dictionary.eos()
