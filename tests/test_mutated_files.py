@@ -13,6 +13,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from fairseq_linformer.checkpoint import read_progress
 from fairseq_linformer.data.prepare.glue import glue_folder, read_glue
 from fairseq_linformer.data.prepare.table import read_table
 from fairseq_linformer.model.roberta import LinformerRobertaModel
@@ -147,5 +148,6 @@ def test_checkpoints_run_no_code(place, zipped, checkpoint, folder):
     call, stream = MakeFolder(folder / "executed"), io.BytesIO()
     content = {**torch.load(io.BytesIO(checkpoint), weights_only=True), place: call} if place else call
     torch.save(content, stream, _use_new_zipfile_serialization=zipped)
-    assert read_or_reject(folder / "call.pt", stream.getvalue(), weights_of) is None
+    for read in (weights_of, read_progress):
+        assert read_or_reject(folder / "call.pt", stream.getvalue(), read) is None
     assert not (folder / "executed").exists()

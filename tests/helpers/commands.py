@@ -1,12 +1,16 @@
 """Command lines as users type them, and the options of a small pretraining run."""
 
 import atexit
+import contextlib
 import logging
 import multiprocessing
 import os
 import runpy
+import signal
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from tests.helpers import ROOT
@@ -27,21 +31,43 @@ def run(*command, cwd: Path, status: int = 0, root: Path = ROOT) -> str:
     The program, a Python script, runs in a process of its own. That process is forked from one that has imported torch
     and fairseq, which takes most of the time of a short command, and nothing of this project.
     """
-    program, *arguments = map(str, command)
-    program = CHECKOUTS.get(program, program)
-    script = ROOT / program if program.startswith("scripts/") else Path(sys.executable).parent / program
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)}
     with tempfile.NamedTemporaryFile() as output:
-        process = PROCESSES.Process(target=_run, args=([str(script), *arguments], cwd, environment, output.name))
-        process.start()
+        process = _start(command, cwd, Path(output.name), {"PYTHONPATH": str(root)})
         process.join()
         printed = Path(output.name).read_text()
-    assert process.exitcode == status, f"{program} ended with {process.exitcode}:\n{printed[-4000:]}"
+    assert process.exitcode == status, f"{command[0]} ended with {process.exitcode}:\n{printed[-4000:]}"
     return printed
 
 
-def _run(words: list[str], cwd: Path, environment: dict[str, str], output: str) -> None:
+@contextlib.contextmanager
+def forked(command: list, log: Path, prologue: str = "", **environment: str) -> Iterator[BaseProcess]:
+    """A command line as of ``run`` in a process group that ends with the block; the prologue is run before it."""
+    log.touch()
+    process = _start(command, log.parent, log, environment, f"os.setpgrp()\n{prologue}")
+    try:
+        yield process
+    finally:
+        process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.join()
+
+
+def _start(command: Sequence, cwd: Path, output: Path, environment: dict[str, str], prologue: str = "") -> BaseProcess:
+    program, *arguments = map(str, command)
+    program = CHECKOUTS.get(program, program)
+    script = ROOT / program if program.startswith("scripts/") else Path(sys.executable).parent / program
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **environment}
+    words = [str(script), *arguments]
+    process = PROCESSES.Process(target=_run, args=(words, cwd, environment, str(output), prologue))
+    process.start()
+    return process
+
+
+def _run(words: list[str], cwd: Path, environment: dict[str, str], output: str, prologue: str) -> None:
     """What Python does with a command line, in a process that is there already."""
+    multiprocessing.set_start_method(None, force=True)  # of its workers: the system's default
+    exec(prologue, {"os": os})
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)

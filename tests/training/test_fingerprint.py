@@ -1,9 +1,11 @@
-"""The fingerprint of a run: what it compares, by content. The command lines: test_training.py."""
+"""The fingerprint of a run, and the digests in it. The command lines: test_training.py."""
 
+import copy
 import hashlib
 import json
 import os
 import shutil
+from argparse import Namespace
 from dataclasses import replace
 
 import pytest
@@ -26,28 +28,42 @@ FINETUNE = ["task.data=D", "checkpoint.finetune_from_model=C", "checkpoint.save_
         ("finetune/finetune", [*FINETUNE, "recipe=sts_b", "model=tiny_512", "lr_scheduler=inverse_sqrt"]),
     ],
 )
-def test_it_composes_what_fairseq_hydra_train_composes(config, overrides):
+def test_a_composition_is_that_of_fairseq_hydra_train(config, overrides):
     expected = composed(*config.split("/"), *overrides)
-    expected.common.user_dir = ""  # ${hydra:…}: found where --config-dir names the folder
+    expected.common.user_dir = ""  # ${hydra:…}, which needs a --config-dir
     options = compose_configuration(config, overrides)
     options["common"]["user_dir"] = ""
     assert options == OmegaConf.to_container(expected, resolve=True, enum_to_str=True)
 
 
+@pytest.fixture(scope="module")
+def base():
+    """Return a function that composes a pretraining with choices from groups, once for the same choices."""
+    cache = {}
+
+    def compose(choices=()):
+        if choices not in cache:
+            cache[choices] = composed("pretrain", "tiny_512", "task.data=D", "checkpoint.save_dir=S", *choices)
+            cache[choices].common.user_dir = ""
+            OmegaConf.resolve(cache[choices])
+        return copy.deepcopy(cache[choices])
+
+    return compose
+
+
 @pytest.fixture
-def fingerprint(tmp_path):
-    """Return the fingerprint of a training, as a checkpoint holds it."""
+def fingerprint(base, tmp_path):
+    """Return a function that returns the fingerprint of a training in a checkpoint."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "train.bin").write_text("text")
 
-    def taken(*words, checkpoint=None):
-        cfg = composed("pretrain", "tiny_512", f"task.data={tmp_path / 'data'}", "checkpoint.save_dir=S", *words)
-        cfg.common.user_dir = ""
-        OmegaConf.resolve(cfg)
-        content = json.loads(json.dumps(RunFingerprint.of_training(cfg, checkpoint).as_json()))
-        return RunFingerprint.of_json(content)
+    def of_training(*words):
+        cfg = base(tuple(word for word in words if "." not in word.partition("=")[0]))
+        options = OmegaConf.from_dotlist([word for word in words if "." in word.partition("=")[0]])
+        cfg = OmegaConf.merge(cfg, {"task": {"data": str(tmp_path / "data")}}, options)
+        return RunFingerprint.of_json(json.loads(json.dumps(RunFingerprint.of_training(cfg, None).as_json())))
 
-    return taken
+    return of_training
 
 
 def test_a_run_resumes_with(fingerprint):
@@ -96,7 +112,7 @@ def test_options_of_other_versions_have_their_defaults(fingerprint):
     assert "task.mask_prob_end was 0.1" in removed.differences(before)
 
 
-def test_rows_and_tokens_of_an_update_stay_as_many(fingerprint):
+def test_rows_and_tokens_per_update_are_compared(fingerprint):
     both = fingerprint("dataset.batch_size=8", "dataset.max_tokens=64")
     halves = ["dataset.batch_size=4", "dataset.max_tokens=32", "optimization.update_freq=[2]"]
     assert both.differences(fingerprint(*halves)) == ""
@@ -116,7 +132,7 @@ def test_a_teacher_is_compared_by_content(fingerprint, tmp_path):
 
 
 def test_the_fingerprint_of_a_command(tmp_path):
-    """Paths do not count; their content does, and so does the checkpoint, by whichever option it is given."""
+    """Content is compared, not paths: of the data, and of the initial checkpoint of either option."""
     for name in ("data", "moved"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "x").write_text("x")
@@ -133,11 +149,11 @@ def test_the_fingerprint_of_a_command(tmp_path):
     initial = [taken("data", f"checkpoint.restore_file={tmp_path / name}.pt") for name in ("data", "moved")]
     assert initial[0] == initial[1] and initial[0].checkpoint == digest_file(tmp_path / "data.pt")
     assert "checkpoint" in first.differences(initial[0])
-    name = "distributed_training.distributed_world_size"  # by default what the machine has
+    name = "distributed_training.distributed_world_size"  # by default that of the machine
     assert name not in first.configuration and taken("data", f"{name}=2").configuration[name] == 2
 
 
-def test_a_digest_is_of_the_content_alone(tmp_path, monkeypatch):
+def test_a_digest_is_of_the_content_only(tmp_path, monkeypatch):
     file = tmp_path / "a" / "x.pt"
     file.parent.mkdir()
     file.write_bytes(b"1" * 3000)
@@ -149,9 +165,9 @@ def test_a_digest_is_of_the_content_alone(tmp_path, monkeypatch):
     (file.parent / ".DS_Store").touch()
     assert (digest_file(file), digest_folder(file.parent)) == (digest, of_folder)
     file.write_bytes(b"1" * 2999 + b"2")
-    os.utime(file, (1, 1))  # as long, and as old, but written to
+    os.utime(file, (1, 1))  # of the same size and time
     assert digest_file(file) != digest and digest_folder(file.parent) != of_folder
-    monkeypatch.setattr("fairseq_linformer.files._LARGE", 1000)  # of which blocks are read
+    monkeypatch.setattr("fairseq_linformer.files._LARGE", 1000)  # blocks of larger files are read
     monkeypatch.setattr("fairseq_linformer.files._BLOCK", 10)
     digests = set()
     for content in (b"1" * 2000, b"1" * 2001, b"2" + b"1" * 1999, b"1" * 1999 + b"2"):
@@ -160,7 +176,7 @@ def test_a_digest_is_of_the_content_alone(tmp_path, monkeypatch):
     assert len(digests) == 4
 
 
-def test_folders_between_colons_count_in_their_order(tmp_path):
+def test_several_folders_are_digested_in_their_order(tmp_path):
     for name in "ab":
         (tmp_path / name).mkdir()
         (tmp_path / name / "train.bin").write_text(name)
@@ -170,8 +186,8 @@ def test_folders_between_colons_count_in_their_order(tmp_path):
 
 
 @pytest.mark.parametrize("mark", ["task.json", "corpus.json", "shards.json", ".lock"])
-def test_other_data_and_runs_within_the_folder_of_the_data_do_not_count(mark, tmp_path):
-    """Otherwise a training would be rejected after tasks were prepared beside its corpus, or its own run is there."""
+def test_other_data_and_runs_in_subfolders_are_skipped(mark, tmp_path):
+    """Otherwise a run could not resume after tasks were prepared in its corpus, or if its own folder is there."""
     (tmp_path / "train.bin").write_text("x")
     before = digest_data(str(tmp_path))
     other = tmp_path / "others" / "other"
@@ -181,12 +197,9 @@ def test_other_data_and_runs_within_the_folder_of_the_data_do_not_count(mark, tm
     assert digest_data(str(tmp_path)) == before != digest_folder(tmp_path)
 
 
-def test_a_model_of_fairseq_without_a_dataclass_is_compared_by_name(fingerprint, tmp_path):
-    from argparse import Namespace
-
-    cfg = composed("pretrain", "tiny_512", f"task.data={tmp_path / 'data'}", "checkpoint.save_dir=S")
-    cfg.common.user_dir = ""
-    OmegaConf.resolve(cfg)
+def test_a_component_without_a_dataclass_is_compared_by_name(base, tmp_path):
+    cfg = base()
+    cfg.task.data = str(tmp_path)
     cfg._set_flag("allow_objects", True)
     cfg.optimizer = Namespace(_name="sgd", momentum=0.9, data="D")
     options = RunFingerprint.of_training(cfg, None).configuration

@@ -1,4 +1,4 @@
-"""How a run starts, is saved by time and ends. The command lines: test_training.py."""
+"""Start, timed saves and end of a run. The command lines: test_training.py."""
 
 from argparse import Namespace
 from contextlib import nullcontext
@@ -15,10 +15,11 @@ from fairseq.tasks import FairseqTask
 from fairseq_cli.train import should_stop_early
 from omegaconf import OmegaConf
 
+from fairseq_linformer.checkpoint import read_progress
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.training import configuration
-from fairseq_linformer.training.options import RESET
-from fairseq_linformer.training.run import Run, TimedSaving, checkpoint_to_load
+from fairseq_linformer.training.options import RESET, checkpoint_to_load
+from fairseq_linformer.training.run import Run, TimedSaving
 from fairseq_linformer.training.task import TrainingTask
 from tests.helpers import ROOT
 from tests.helpers.checkpoints import state
@@ -58,18 +59,21 @@ def test_a_run_that_has_reached_a_limit_is_complete(folder, capsys, limit):
     assert "complete: 5 updates" in printed and f"perplexity {2**4.5:.2f}" in printed and f"next {folder}" in printed
 
 
-LIMITS = [{"optimization.max_update": 0, "optimization.max_epoch": 3}, {"optimization.stop_time_hours": 1}]
-
-
-@pytest.mark.parametrize("changes", [{}, *LIMITS])
-def test_a_run_that_has_not_resumes(folder, capsys, changes):
-    assert Run(config(folder, **changes), {}, "").folder == folder
-    assert "complete" not in capsys.readouterr().out
+@pytest.mark.parametrize("limit", [{}, {"max_update": 0, "max_epoch": 3}, {"stop_time_hours": 1}])
+def test_a_run_below_its_limits_resumes_from_a_complete_checkpoint(folder, limit):
+    """A kill during fairseq's copy leaves a part of the last checkpoint."""
+    last = folder / "checkpoint_last.pt"
+    last.write_bytes(last.read_bytes()[:1000])
+    Run(config(folder, **{f"optimization.{name}": value for name, value in limit.items()}), {"dictionary": "new"}, "")
+    assert read_progress(last).updates == 5 and (folder / "checkpoint_last.pt.damaged").is_file()
+    torch_persistent_save(state(5, task_state={"vocabulary": {"dictionary": "old"}}), str(last))
+    with pytest.raises(UserError, match="another dictionary"):
+        Run(config(folder), {"dictionary": "new"}, "")
 
 
 @pytest.mark.parametrize(("patience", "is_complete"), [(3, True), (4, False), (-1, False)])
 def test_a_run_that_patience_ended_is_complete_for_that_patience(tmp_path, capsys, monkeypatch, patience, is_complete):
-    """A larger one goes on counting, and with the best loss of all."""
+    """A larger patience continues the count and the best loss."""
     cfg = config(tmp_path, **{"checkpoint.patience": patience})
     monkeypatch.setattr(should_stop_early, "num_runs", 3, raising=False)  # where fairseq counts
     task = TrainingTask(None)
@@ -95,7 +99,7 @@ def test_an_initial_checkpoint_with_all_updates_is_rejected(folder, tmp_path_fac
 
 
 def test_the_initial_checkpoint_is_part_of_a_run(folder, tmp_path_factory):
-    """If that is gone, the run resumes, and still knows it."""
+    """If it has been removed, the run resumes with its digest."""
     new = tmp_path_factory.mktemp("new")
     torch_persistent_save(state(3), str(new / "one.pt"))
     torch_persistent_save(state(4), str(new / "other.pt"))
@@ -105,14 +109,14 @@ def test_the_initial_checkpoint_is_part_of_a_run(folder, tmp_path_factory):
     fingerprint = run.fingerprint
     del run  # and with it the lock
     for changes in (initial["other"], {}):
-        with pytest.raises(UserError, match="checkpoint that it starts from"):
+        with pytest.raises(UserError, match="initial checkpoint has other content"):
             Run(config(folder / "run", **changes), {}, "")
     for changes in (initial["gone"], {"checkpoint.restore_file": folder / "run" / "checkpoint_last.pt"}):
         assert Run(config(folder / "run", **changes), {}, "").fingerprint == fingerprint
 
 
 @pytest.mark.parametrize("named", ["gone.pt", "run/checkpoint3.pt", "other.pt", "run/checkpoint_last.pt"])
-def test_a_folder_s_last_checkpoint_comes_before_what_is_named(tmp_path, monkeypatch, named):
+def test_the_last_checkpoint_of_a_folder_has_precedence(tmp_path, monkeypatch, named):
     """fairseq would begin at the named one each time that the command is repeated, and leave out its optimizer."""
     monkeypatch.chdir(tmp_path)
     Path("run").mkdir()
@@ -141,7 +145,7 @@ def test_a_short_run_logs_often_enough_or_as_typed(tmp_path, updates, interval, 
 
 
 @pytest.mark.parametrize("elsewhere", [True, False])
-def test_the_best_loss_of_another_run_is_not_to_be_beaten(folder, tmp_path_factory, monkeypatch, elsewhere):
+def test_the_best_loss_of_another_run_is_forgotten(folder, tmp_path_factory, monkeypatch, elsewhere):
     """With other data or options none might be as low, and a run would end without a best checkpoint."""
     monkeypatch.setitem(vars(save_checkpoint), "best", 1.0)  # where fairseq keeps it
     monkeypatch.setattr("fairseq_linformer.training.run.metrics.get_meter", lambda *_: SimpleNamespace())
@@ -151,7 +155,7 @@ def test_the_best_loss_of_another_run_is_not_to_be_beaten(folder, tmp_path_facto
     assert hasattr(save_checkpoint, "best") != elsewhere
 
 
-def test_the_time_that_is_left_is_that_of_the_updates_so_far(tmp_path, monkeypatch):
+def test_the_time_left_is_estimated_from_the_updates_so_far(tmp_path, monkeypatch):
     now = [0.0]
     monkeypatch.setattr("fairseq_linformer.training.run.time.monotonic", lambda: now[0])
     run = Run(config(tmp_path), {}, "")
@@ -163,7 +167,7 @@ def test_the_time_that_is_left_is_that_of_the_updates_so_far(tmp_path, monkeypat
 
 
 def test_a_batch_that_does_not_fit_in_memory_ends_the_run(monkeypatch):
-    """fairseq's trainer takes a RuntimeError that says so for a batch to leave out: such a run would never end."""
+    """fairseq's trainer skips a batch with a RuntimeError of this text: such a run would never end."""
 
     def too_large(*arguments, **options):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nMore.")
@@ -217,66 +221,46 @@ def iterator(ends=False, epoch=1):
     return SimpleNamespace(end_of_epoch=lambda: ends, epoch=epoch)
 
 
-def test_a_save_is_due_when_the_last_one_is_too_long_ago():
+def test_a_save_is_due_after_its_interval(monkeypatch):
     now = [0.0]
-    saving = TimedSaving(saving_config(), 15, clock=lambda: now[0])
+    monkeypatch.setattr("fairseq_linformer.training.run.time.monotonic", lambda: now[0])
+    saving, never = TimedSaving(saving_config(), 15), TimedSaving(saving_config(), 0)
     now[0] = 899.0
     assert not saving.is_due()
     now[0] = 900.0
-    assert saving.is_due()
+    assert saving.is_due() and not never.is_due()
     saving.saved(Path("checkpoint_last.pt"))
     assert not saving.is_due()
-    assert not TimedSaving(saving_config(), 0, clock=lambda: now[0]).is_due()
-
-
-def test_one_update_is_saved_without_validation_and_the_settings_come_back():
-    cfg = saving_config()
-    saving = TimedSaving(cfg, 15)
-    saving.request(37, iterator())
-    assert (cfg.checkpoint.save_interval_updates, cfg.dataset.disable_validation) == (37, True)
-    assert cfg.dataset.validate_after_updates == 0  # fairseq would not save before it, either
-    saving.restore()
-    assert cfg == saving_config()
-
-
-@pytest.mark.parametrize("stops", [False, True])
-@pytest.mark.parametrize(
-    ("updates", "changes", "ends"),
-    [
-        (100, {}, False),  # fairseq saves, and validates, by itself
-        (37, {}, True),  # so at the end of an epoch
-        (200, {}, False),  # and of the run
-        (37, {"checkpoint.no_save": True}, False),
-    ],
-)
-def test_where_fairseq_saves_itself_or_never_nothing_is_changed(updates, changes, ends, stops):
-    cfg = saving_config(**changes)
-    TimedSaving(cfg, 15).request(updates, iterator(ends), stops)
-    assert cfg == saving_config(**changes)
 
 
 @pytest.mark.parametrize(
-    ("updates", "changes", "ends"),
+    ("updates", "changes", "ends", "saves", "saves_before_stop"),
     [
-        (40, {"dataset.validate_interval_updates": 20}, False),
-        (40, {"checkpoint.save_interval_updates": 20}, False),  # fairseq saves after update 50 alone
-        (37, {"checkpoint.save_interval": 5}, True),
+        (37, {}, False, True, True),
+        (100, {}, False, False, False),  # fairseq saves at its interval, at the end of an epoch and of the run
+        (37, {}, True, False, False),
+        (200, {}, False, False, False),
+        (37, {"checkpoint.no_save": True}, False, False, False),
+        # fairseq validates without saving: a timed save waits, unless the run stops
+        (40, {"dataset.validate_interval_updates": 20}, False, False, True),
+        (40, {"checkpoint.save_interval_updates": 20}, False, False, True),  # it saves from update 50 on only
+        (37, {"checkpoint.save_interval": 5}, True, False, True),
     ],
 )
-def test_where_fairseq_validates_without_saving_a_timed_save_waits_and_a_run_that_stops_does_not(
-    updates, changes, ends
-):
-    cfg = saving_config(**changes)
-    saving = TimedSaving(cfg, 15)
-    saving.request(updates, iterator(ends))
-    assert cfg == saving_config(**changes)
-    saving.request(updates, iterator(ends), stops=True)
-    assert (cfg.checkpoint.save_interval_updates, cfg.dataset.validate_after_updates) == (updates, 0)
-    assert cfg.dataset.disable_validation, "a validation would take its time, and choose a best checkpoint"
+def test_a_save_is_requested_without_validation(updates, changes, ends, saves, saves_before_stop):
+    for stops, is_requested in ((False, saves), (True, saves_before_stop)):
+        cfg = saving_config(**changes)
+        saving = TimedSaving(cfg, 15)
+        saving.request(updates, iterator(ends), stops)
+        if is_requested:
+            assert (cfg.checkpoint.save_interval_updates, cfg.dataset.validate_after_updates) == (updates, 0)
+            assert cfg.dataset.disable_validation, "a validation would choose a best checkpoint"
+            saving.restore()
+        assert cfg == saving_config(**changes)
 
 
 def test_a_timed_save_costs_none_of_the_checkpoints_to_keep(tmp_path):
-    """fairseq writes two copies, removes the oldest while both are there, and would fill the disk if it keeps all."""
+    """fairseq writes two copies, and removes the oldest of all while both exist."""
     copy = tmp_path / "checkpoint_1_37.pt"
     for changes, stays in (({}, False), ({"checkpoint.no_last_checkpoints": True}, True)):
         copy.write_bytes(b"")
@@ -294,11 +278,11 @@ def test_a_timed_save_costs_none_of_the_checkpoints_to_keep(tmp_path):
 
 @pytest.mark.parametrize("validates", [True, False])
 def test_after_the_last_epoch_a_run_is_saved_and_validated_as_it_would_be(tmp_path, validates):
-    """fairseq saves after every fifth epoch alone, and ends after the second; the best checkpoint comes first."""
+    """fairseq saves after every fifth epoch only, and ends after the second; it writes the best checkpoint first."""
     words = {"checkpoint.save_interval": 5, "optimization.max_epoch": 2, "dataset.disable_validation": not validates}
     cfg = saving_config(**words)
     saving = TimedSaving(cfg, 15)
-    assert [saving.is_last(iterator(*place)) for place in ((True, 1), (False, 2), (True, 2))] == [False, False, True]
+    assert [saving.is_last(iterator(*end)) for end in ((True, 1), (False, 2), (True, 2))] == [False, False, True]
     saving.request(37, iterator(True, 2))
     assert (cfg.checkpoint.save_interval_updates, cfg.dataset.disable_validation) == (37, not validates)
     saving.restore()

@@ -15,8 +15,8 @@ from fairseq_linformer.checkpoint import read_checkpoint
 from fairseq_linformer.files import lock
 from tests.helpers import ROOT
 from tests.helpers.checkpoints import assert_same_weights
-from tests.helpers.commands import last_line, run, with_flags, with_hydra
-from tests.helpers.processes import started, wait_until
+from tests.helpers.commands import forked, last_line, run, with_flags, with_hydra
+from tests.helpers.processes import wait_until
 
 
 def parameters(folder, name="checkpoint_last.pt"):
@@ -25,7 +25,7 @@ def parameters(folder, name="checkpoint_last.pt"):
 
 @pytest.fixture(scope="module")
 def trained(corpus, tmp_path_factory):
-    """A run of six updates by each command line, in a folder where relative paths mean what is typed."""
+    """A run of six updates by each command line, with paths relative to this folder."""
     folder = tmp_path_factory.mktemp("runs")
     shutil.copytree(corpus, folder / "data")
     run(*with_flags("data", "flags", 6), cwd=folder)
@@ -48,10 +48,9 @@ def test_flags_and_hydra_train_the_same_model(trained):
 
 def test_a_run_in_16_bits_resumes_with_its_weights_in_32(trained, tmp_path):
     """To the last bit, with Muon. The weights that fairseq saves are rounded."""
-    for folder, stops in (("stopped", (3, 6)), ("straight", (6,))):
-        for updates in stops:
-            words = ["optimizer=muon", "+precision=bf16", "lr_scheduler.total_num_update=6"]
-            run(*with_hydra(trained / "data", folder, updates, *words), cwd=tmp_path)
+    for folder, updates in (("stopped", 3), ("stopped", 6), ("straight", 6)):
+        words = ["optimizer=muon", "+precision=bf16", "lr_scheduler.total_num_update=6"]
+        run(*with_hydra(trained / "data", folder, updates, *words), cwd=tmp_path)
     state = parameters(tmp_path / "straight")
     assert_same_training(parameters(tmp_path / "stopped"), state)
     _, matrices = state["last_optimizer_state"]["param_groups"]  # fairseq's copy in 32 bits is one vector by default
@@ -70,7 +69,7 @@ def test_resumed_run_equals_one_that_never_stopped(trained, tmp_path):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="without a GPU fairseq has no other precision than bf16")
 @pytest.mark.parametrize("words", [["common.fp16=true"], ["common.amp=true"]], ids=str)
 def test_16_bits_train_what_32_bits_train(trained, words, tmp_path):
-    """And the run resumes with its loss scale, if it has one, and the optimizer's 32 bits."""
+    """The run resumes with its loss scale, if it has one, and the optimizer's 32 bits."""
     for updates in (3, 6):
         run(*with_hydra(trained / "data", "half", updates, *words, "common.cpu=false"), cwd=tmp_path)
     half, whole = parameters(tmp_path / "half"), parameters(trained / "hydra")
@@ -91,14 +90,14 @@ def test_validate_and_python_agree(trained):
 
 
 def test_hub_interface(trained, monkeypatch):
-    """Without naming data or subword model: both are found where the checkpoint was trained."""
+    """Without naming data or subword model: both are in the folder that the checkpoint names."""
     monkeypatch.chdir(trained)
     roberta = LinformerRobertaModel.from_pretrained("hydra", "checkpoint_last.pt")
     roberta.eval()
     tokens = roberta.encode("the old dog barks today")
     assert tokens[0] == 0 and tokens[-1] == 2 and 3 not in tokens
     assert roberta.decode(tokens) == "the old dog barks today"
-    assert roberta.decode(roberta.encode("the old 漢字 barks")) == "the old 漢字 barks", "letters that are bytes"
+    assert roberta.decode(roberta.encode("the old 漢字 barks")) == "the old 漢字 barks"
     assert roberta.extract_features(tokens).shape == (1, len(tokens), 32)
     filled = roberta.fill_mask("the old <mask> barks today", topk=3)
     assert len(filled) == 3 and all(0 < probability < 1 for _, probability, _ in filled)
@@ -112,18 +111,14 @@ FINETUNE = ["fairseq-hydra-train", "--config-dir", ROOT / "configs/finetune", "-
 
 
 def test_fine_tuning_without_a_checkpoint_stops(classification, tmp_path):
-    """It must not train from scratch in silence, whichever of fairseq's two options names the checkpoint."""
-    command = [*FINETUNE, f"task.data={classification}", "model=tiny_512", "common.cpu=true"]
-    output = run(*command, cwd=tmp_path, status=1)
-    assert last_line(output).endswith("there is no such checkpoint")
-    elsewhere = ["checkpoint.finetune_from_model=null", "checkpoint.restore_file=gone.pt"]
-    output = run(*command, *elsewhere, cwd=tmp_path, status=1)
-    assert last_line(output).startswith("error: checkpoint.restore_file=gone.pt")
+    """It must not train from scratch in silence."""
+    output = run(*FINETUNE, f"task.data={classification}", "model=tiny_512", "common.cpu=true", cwd=tmp_path, status=1)
+    assert last_line(output).startswith("error: checkpoint.finetune_from_model=")
     assert not list(tmp_path.rglob("*.pt"))
 
 
 def test_fine_tuning_from_a_pretrained_checkpoint(trained, classification, tmp_path):
-    """Learns the task with the checkpoint's model, resumes after an interruption, and predicts by the labels' names."""
+    """It learns the task with the checkpoint's model, resumes, and predicts the names of labels."""
     schedule = ["optimization.lr=[0.01]", "lr_scheduler.warmup_updates=5", "lr_scheduler.total_num_update=60"]
     paths = [f"task.data={classification}", f"checkpoint.finetune_from_model={trained / 'hydra/checkpoint_last.pt'}"]
     command = [*FINETUNE, *schedule, *paths, "common.cpu=true", "dataset.num_workers=0"]
@@ -141,57 +136,27 @@ def test_fine_tuning_from_a_pretrained_checkpoint(trained, classification, tmp_p
         assert labels[number + labels.nspecial] == label
 
 
-class Intruder:
-    def __init__(self, file):
-        self.file = file
-
-    def __reduce__(self):
-        return open, (str(self.file), "w")
-
-
-def test_loading_a_checkpoint_runs_no_code_from_it(trained, tmp_path):
-    mark = tmp_path / "intruded"
-    state = {**parameters(trained / "hydra"), "extra_state": Intruder(mark)}
-    torch.save(state, tmp_path / "checkpoint_last.pt")
-    with pytest.raises(ValueError, match=r"is not loaded: .* could run code"):
-        LinformerRobertaModel.from_pretrained(str(tmp_path), "checkpoint_last.pt", str(trained / "data"))
-    output = run(*with_hydra(trained / "data", tmp_path, 7), cwd=tmp_path, status=1)
-    assert last_line(output).startswith(f"error: {tmp_path}/checkpoint_last.pt is not loaded: ")
-    assert not mark.exists()
-
-
 def test_a_value_that_cannot_work_ends_the_run_before_it_starts(trained, tmp_path):
     output = run(*with_flags(trained / "data", "never", 6, "--projected-length", 33), cwd=tmp_path, status=1)
     assert last_line(output).startswith("error: projected_length=33")
-    output = run(*with_hydra(trained / "data", "never", 6, "criterion=cross_entropy"), cwd=tmp_path, status=1)
-    assert last_line(output).startswith("error: criterion=cross_entropy")
     assert not list(tmp_path.rglob("*.pt"))
 
 
-def test_a_complete_run_says_so_and_changes_nothing(trained, tmp_path):
-    shutil.copytree(trained / "hydra", tmp_path / "run")
-    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "run").glob("*.pt")}
-    output = run(*with_hydra(trained / "data", "run", 6), cwd=tmp_path)
-    assert "complete: 6 updates\nbest checkpoint: run/checkpoint_best.pt, perplexity" in output
-    assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "run").glob("*.pt")} == before
-
-
-def test_a_run_is_not_complete_nor_continued_for_another_configuration(trained, tmp_path):
-    """Whoever compares attentions would compare one with itself; and the record stays that of the training."""
+def test_a_run_is_not_complete_for_another_configuration(trained, tmp_path):
+    """A comparison of attentions would compare one with itself; config.yaml stays that of the training."""
     shutil.copytree(trained / "hydra", tmp_path / "run")
     before = {path: path.read_bytes() for path in (tmp_path / "run").glob("*.*")}
     assert "attention: linformer" in before[tmp_path / "run/config.yaml"].decode()
-    for updates in (6, 7):
-        output = run(*with_hydra(trained / "data", "run", updates, "task.mask_prob=0.4"), cwd=tmp_path, status=1)
-        assert "task.mask_prob was 0.15, is 0.4" in last_line(output)
+    output = run(*with_hydra(trained / "data", "run", 6, "task.mask_prob=0.4"), cwd=tmp_path, status=1)
+    assert "task.mask_prob was 0.15, is 0.4" in last_line(output)
     assert {path: path.read_bytes() for path in (tmp_path / "run").glob("*.*")} == before
 
 
 @pytest.mark.exhaustive
 def test_a_fine_tuning_continues_elsewhere_as_its_error_advises(trained, classification, tmp_path):
-    """The words that it prints are added to the same command; the model is that of the run they name.
+    """The printed option is added to the same command; the model is that of the named run.
 
-    The head alone is trained, by a schedule without the warm-up that recipes have, with a number for a list of one.
+    The head alone is trained, by a schedule without warm-up, and with a number instead of a list of one.
     """
     paths = [f"task.data={classification}", f"checkpoint.finetune_from_model={trained / 'hydra/checkpoint_last.pt'}"]
     command = [*FINETUNE, *paths, "common.cpu=true", "dataset.num_workers=0", "task.freeze_encoder=true"]
@@ -206,7 +171,7 @@ def test_a_fine_tuning_continues_elsewhere_as_its_error_advises(trained, classif
 
 
 @pytest.mark.exhaustive
-def test_jobs_of_a_multirun_leave_nothing_to_each_other(trained, tmp_path):
+def test_jobs_of_a_multirun_are_independent(trained, tmp_path):
     """In one process the second would keep the first one's best loss, and have no best checkpoint and no curves."""
     run(*with_hydra(trained / "data", "runs/${common.seed}", 2, "common.seed=1,2", "--multirun"), cwd=tmp_path)
     files = [sorted(path.name for path in (tmp_path / "runs" / seed).rglob("*.pt")) for seed in "12"]
@@ -222,23 +187,23 @@ def test_a_job_of_a_multirun_that_fails_is_named_and_the_others_run(trained, tmp
     (tmp_path / "my/preset").mkdir(parents=True)
     (tmp_path / "my/preset/mine.yaml").write_text("# @package _global_\nmodel:\n  dropout: 0.2\n")
     words = ["model.attention=linformer,softmax,sparse", "+preset=mine"]
-    words += [f"hydra.searchpath=[file://{tmp_path}/my]", "--multirun"]  # what is for Hydra reaches the jobs, too
+    words += [f"hydra.searchpath=[file://{tmp_path}/my]", "--multirun"]  # jobs get Hydra's options, too
     output = run(*with_hydra(trained / "data", "run", 2, *words), cwd=tmp_path, status=1)
     assert output.count("run holds a run with other settings") == 2
     assert last_line(output) == "error: 2 of 3 jobs failed: model.attention=softmax; model.attention=sparse"
     assert "Traceback" not in output
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(trained, tmp_path):
-    settings = ["dataset.num_workers=1", "checkpoint.save_interval_updates=9999"]
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-    with started(with_hydra(trained / "data", "run", 5000, *settings), tmp_path / "log") as process:
-        wait_until(lambda: "num_updates=50," in (tmp_path / "log").read_text())
+def test_ctrl_c_saves(trained, tmp_path):
+    settings = ["dataset.num_workers=1", "checkpoint.save_interval_updates=9999", "common.log_interval=5"]
+    with forked(with_hydra(trained / "data", "run", 5000, *settings), tmp_path / "log") as process:
+        wait_until(lambda: "num_updates=10," in (tmp_path / "log").read_text())
         os.killpg(process.pid, signal.SIGINT)  # to all of its processes, as a terminal does
-        assert process.wait(60) == 128 + signal.SIGINT
+        process.join(60)
+        assert process.exitcode == 128 + signal.SIGINT
     output = (tmp_path / "log").read_text()
-    said = r"stopped by Ctrl-C after update ([\d,]+): the same command goes on from run/checkpoint_last.pt"
-    updates = int(re.fullmatch(said, last_line(output))[1].replace(",", ""))
+    printed = r"stopped by Ctrl-C after update ([\d,]+): the same command resumes from run/checkpoint_last.pt"
+    updates = int(re.fullmatch(printed, last_line(output))[1].replace(",", ""))
     assert "Traceback" not in output
     assert parameters(tmp_path / "run")["optimizer_history"][-1]["num_updates"] == updates
 
@@ -253,18 +218,7 @@ def test_a_model_built_from_a_checkpoints_configuration_is_no_training(trained):
     assert roberta.task.build_model(roberta.cfg.model) is not None and roberta.task.run is None
 
 
-def test_a_damaged_last_checkpoint_is_named_and_the_newest_whole_one_is_used(trained, tmp_path):
-    """As a kill in mid-copy left it: without the repair fairseq ends in EOFError for ever."""
-    shutil.copytree(trained / "flags", tmp_path / "run")
-    last = tmp_path / "run/checkpoint_last.pt"
-    last.write_bytes(last.read_bytes()[:1000])
-    output = run(*with_flags(trained / "data", "run", 7), cwd=tmp_path)
-    assert "run/checkpoint_last.pt is not a complete checkpoint" in output
-    assert "the run resumes from checkpoint_best.pt, update 6" in output
-    assert parameters(tmp_path / "run")["optimizer_history"][-1]["num_updates"] == 7
-
-
-def test_a_folder_where_another_process_trains_is_refused(trained, tmp_path):
+def test_a_folder_where_another_process_trains_is_rejected(trained, tmp_path):
     (tmp_path / "run").mkdir()
     with (tmp_path / "run/.lock").open("a") as stream:
         lock(stream, "")
@@ -273,8 +227,8 @@ def test_a_folder_where_another_process_trains_is_refused(trained, tmp_path):
     assert not list((tmp_path / "run").glob("*.pt"))
 
 
-def test_a_run_is_saved_by_time_and_not_validated_then(trained, tmp_path):
-    """What is best must not depend on the clock; nor must the options that the checkpoint says it was trained with."""
+def test_a_run_is_saved_by_time_without_validation(trained, tmp_path):
+    """The best checkpoint, and the options in a checkpoint, must not depend on the clock."""
     settings = ["task.save_interval_minutes=0.0001", "checkpoint.save_interval_updates=100"]
     command = with_hydra(trained / "data", "run", 3, "checkpoint.no_last_checkpoints=true", *settings)
     output = run(*command, cwd=tmp_path)
@@ -287,15 +241,15 @@ def test_a_run_is_saved_by_time_and_not_validated_then(trained, tmp_path):
     assert "checkpoint.save_dir=run" in printed and kept == sorted((tmp_path / "run").glob("*.pt"))
 
 
-def test_a_training_that_diverges_says_so(trained, tmp_path):
+def test_a_training_that_diverges_is_named(trained, tmp_path):
     settings = ["optimization.lr=[1e9]", "lr_scheduler.warmup_updates=0"]
     output = run(*with_hydra(trained / "data", "run", 6, *settings), cwd=tmp_path, status=1)
-    said = r"error: the training diverged: after update \d the loss is .* lower optimization\.lr"
-    assert re.match(said, last_line(output)) and len(output.splitlines()) < 40
+    assert re.match(r"error: the training diverged: .* lower optimization\.lr", last_line(output))
+    assert len(output.splitlines()) < 40
 
 
-def test_another_vocabulary_of_equal_size_is_rejected_wherever_a_checkpoint_is_read(trained, tmp_path):
-    """As of another corpus: masks would be filled from the wrong vocabulary, in silence."""
+def test_another_vocabulary_of_equal_size_is_rejected(trained, tmp_path):
+    """Masks would be filled from the wrong vocabulary, in silence."""
     shutil.copytree(trained / "data", tmp_path / "data")
     symbols = (tmp_path / "data/dict.txt").read_text().splitlines()
     (tmp_path / "data/dict.txt").write_text("\n".join(reversed(symbols)) + "\n")
@@ -304,6 +258,5 @@ def test_another_vocabulary_of_equal_size_is_rejected_wherever_a_checkpoint_is_r
     shutil.copyfile(trained / "data/dict.txt", tmp_path / "data/dict.txt")
     model = tmp_path / "data/sentencepiece.bpe.model"
     model.write_bytes(model.read_bytes() + b" ")
-    shutil.copytree(trained / "hydra", tmp_path / "run")
-    output = run(*with_hydra(tmp_path / "data", "run", 7), cwd=tmp_path, status=1)
-    assert "another subword model" in last_line(output)
+    with pytest.raises(ValueError, match="another subword model"):
+        LinformerRobertaModel.from_pretrained(str(trained / "hydra"), "checkpoint_last.pt", str(tmp_path / "data"))
