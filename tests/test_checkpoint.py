@@ -18,7 +18,6 @@ from fairseq_linformer.checkpoint import (
     find_tokenizer,
     read_checkpoint,
     read_progress,
-    read_task_state,
     updates_of_training,
     vocabulary_folder,
 )
@@ -31,46 +30,43 @@ from tests.helpers.models import SIZES, Task, small, tokens
 
 
 @pytest.mark.parametrize(
-    ("there", "here", "said"),
+    ("saved", "options", "named"),
     [
-        ({"projected_length": 16}, {}, "key_projection.weight .16x64 there, 8x64 here"),
-        ({"max_positions": 96}, {}, "embed_positions.weight .98x24 there, 66x24 here"),
+        ({"projected_length": 16}, {}, "key_projection.weight .16x64 .*, 8x64 "),
+        ({"max_positions": 96}, {}, "embed_positions.weight .98x24 .*, 66x24 "),
         ({"projection_multiplier": 1.0}, {"projection_multiplier": 0.5}, "projection_multiplier=0.5 .* must be 1"),
-        ({"encoder_layers": 3}, {}, "absent here"),
-        ({}, {"attention": "softmax"}, "key_projection.weight .8x64 there, absent here"),
+        ({"encoder_layers": 3}, {}, "absent in this model"),
+        ({}, {"attention": "softmax"}, "key_projection.weight .8x64 .*, absent in this model"),
         ({"sharing": "headwise"}, {"sharing": "key-value"}, "two values for .*key_projection.*: pass the sharing"),
         ({"untie_weights_roberta": True}, {}, "two values for .*embed_tokens.*: pass untie_weights_roberta=true"),
     ],
 )
-def test_parameters_that_do_not_fit_are_named(there, here, said):
-    state = small(**there).state_dict()
-    with pytest.raises(UserError, match=said):
-        small(**here).load_state_dict(state)
+def test_parameters_that_do_not_fit_are_named(saved, options, named):
+    state = small(**saved).state_dict()
+    with pytest.raises(UserError, match=named):
+        small(**options).load_state_dict(state)
 
 
-def test_a_multiplier_that_is_left_open_is_the_checkpoints():
-    there, here = small(projection_multiplier=0.25).eval(), small().eval()
-    here.load_state_dict(there.state_dict())
-    assert torch.equal(here(tokens())[0], there(tokens())[0])
-
-
-def test_a_checkpoint_in_16_bits_loads_though_its_multiplier_is_rounded():
-    state = {name: value.bfloat16() for name, value in small(projection_multiplier=0.3).state_dict().items()}
-    small(projection_multiplier=0.3).load_state_dict(state)
+def test_a_multiplier_that_is_not_set_is_the_checkpoints():
+    saved, model = small(projection_multiplier=0.25).eval(), small().eval()
+    model.load_state_dict(saved.state_dict())
+    assert torch.equal(model(tokens())[0], saved(tokens())[0])
+    rounded = {name: value.bfloat16() for name, value in small(projection_multiplier=0.3).state_dict().items()}
+    small(projection_multiplier=0.3).load_state_dict(rounded)
 
 
 def test_a_checkpoint_from_before_the_multiplier_has_none():
-    there, here = small(projection_multiplier=1.0).eval(), small(projection_multiplier=0.5).eval()
-    state = {name: value for name, value in there.state_dict().items() if not name.endswith(".multiplier")}
+    saved, model = small(projection_multiplier=1.0).eval(), small(projection_multiplier=0.5).eval()
+    state = {name: value for name, value in saved.state_dict().items() if not name.endswith(".multiplier")}
     with pytest.raises(UserError, match=r"projection_multiplier=0\.5"):
-        here.load_state_dict(dict(state))
-    here = small(projection_init="normal").eval()
-    here.load_state_dict(state)
-    assert torch.equal(here(tokens())[0], there(tokens())[0])
+        model.load_state_dict(dict(state))
+    model = small(projection_init="normal").eval()
+    model.load_state_dict(state)
+    assert torch.equal(model(tokens())[0], saved(tokens())[0])
 
 
-def test_loading_never_initialises_again():
-    """Whatever start the options name, the projections are the checkpoint's."""
+def test_loading_does_not_initialise_again():
+    """With any initialization in the options, the projections are the checkpoint's."""
     state = small(projection_init="normal", sharing="headwise").state_dict()
     other = small(projection_init="segment-mean", sharing="headwise")
     other.load_state_dict(state)
@@ -128,23 +124,9 @@ def test_roberta_of_2019_had_one_matrix_for_queries_keys_and_values():
     torch.testing.assert_close(other.eval()(tokens())[0], ours.eval()(tokens())[0])
 
 
-def test_files_that_are_no_whole_checkpoints_are_refused_by_name(checkpoint, tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"there is no checkpoint .*absent.pt"):
-        read_checkpoint(tmp_path / "absent.pt")
-    content = checkpoint.read_bytes()
-    (tmp_path / "half.pt").write_bytes(content[: len(content) // 2])
-    with pytest.raises(ValueError, match=r"half.pt is not a complete checkpoint"):
-        read_checkpoint(tmp_path / "half.pt")
-    torch.save({"weights": torch.zeros(2)}, tmp_path / "other.pt")
-    with pytest.raises(
-        ValueError, match=r"other.pt is not a fairseq checkpoint: it must hold a model and its configuration"
-    ):
-        read_checkpoint(tmp_path / "other.pt")
-
-
 @pytest.mark.parametrize("module", ["numpy.core.multiarray", "numpy._core.multiarray"])
 def test_a_best_score_of_either_numpy_is_read(tmp_path, module):
-    """A checkpoint chosen by a correlation under numpy 1 was refused as code under numpy 2."""
+    """A checkpoint chosen by a correlation under numpy 1 was rejected as code under numpy 2."""
     write_run(tmp_path / "run", "data")
     state = torch.load(tmp_path / "run/checkpoint_best.pt", weights_only=True)
     state["extra_state"]["best"] = np.float64(61.5)
@@ -159,10 +141,10 @@ def test_a_best_score_of_either_numpy_is_read(tmp_path, module):
     assert read_checkpoint(tmp_path / "other.pt")["extra_state"]["best"] == 61.5
 
 
-def test_a_checkpoint_of_a_diverged_training_is_refused_for_that():
+def test_a_checkpoint_of_a_diverged_training_is_rejected():
     state = small(untie_weights_roberta=False).state_dict()
     state["encoder.sentence_encoder.embed_tokens.weight"][3, 1] = float("nan")
-    with pytest.raises(ValueError, match=r"embed_tokens\.weight holds numbers that are not finite: its training div"):
+    with pytest.raises(UserError, match=r"embed_tokens\.weight has values that are not finite"):
         small().load_state_dict(state)
 
 
@@ -173,18 +155,14 @@ TASK = {"_name": "masked_lm", "tokens_per_sample": 16, "data": "/elsewhere"}
 @pytest.mark.parametrize(
     "change",
     [
-        {"model": 3},
         {"model": {"a": 3}},
         {"model": {"encoder.sentence_encoder.embed_tokens.weight": torch.zeros(24, 8, dtype=torch.int64)}},
         {"cfg": "x"},
-        {"cfg": torch.ones(2)},
-        {"cfg": {"model": MODEL, "task": "masked_lm"}},
         {"cfg": {"model": MODEL, "task": {"_name": "nope"}}},
-        {"optimizer_history": 3},
         {"cfg": None, "args": Namespace(arch="theirs", task="masked_lm")},
     ],
 )
-def test_checkpoints_made_by_hand_are_rejected(corpus, tmp_path, change):
+def test_other_checkpoints_are_rejected(corpus, tmp_path, change):
     history = {"optimizer_name": "Adam", "lr_scheduler_state": {}, "num_updates": 0}
     whole = {"optimizer_history": [history], "extra_state": {"train_iterator": None}}
     whole |= {"model": {}, "cfg": {"model": MODEL, "task": TASK}}
@@ -193,14 +171,7 @@ def test_checkpoints_made_by_hand_are_rejected(corpus, tmp_path, change):
         LinformerRobertaModel.from_pretrained(str(tmp_path), data_name_or_path=str(corpus))
 
 
-@pytest.mark.parametrize("task_state", [3, [1], {"vocabulary": 3}, {"made_of": 3}, {"converted_from": {}}])
-def test_a_task_state_that_no_task_saved_is_rejected(task_state):
-    with pytest.raises(UserError, match="task_state"):
-        read_task_state(task_state)
-    assert read_task_state(None)["vocabulary"] == {} and read_task_state({})["converted_from"] == []
-
-
-def test_weights_and_configuration_alone_are_read_but_are_no_run_to_go_on_from(tmp_path):
+def test_weights_and_configuration_alone_are_read_but_no_run_resumes_from_them(tmp_path):
     checkpoint = write_run(tmp_path / "run", "data") / "checkpoint_best.pt"
     whole = torch.load(checkpoint, weights_only=True)
     torch.save({"cfg": whole["cfg"], "model": whole["model"]}, checkpoint)
@@ -210,13 +181,13 @@ def test_weights_and_configuration_alone_are_read_but_are_no_run_to_go_on_from(t
         read_progress(checkpoint)
 
 
-def test_the_tokenizer_of_a_checkpoint_is_that_of_its_data_or_the_one_beside_it(checkpoint, corpus, tmp_path):
+def test_the_tokenizer_of_a_checkpoint_is_in_its_folder_or_its_data(checkpoint, corpus, tmp_path):
     run_folder = tmp_path / "run"
     run_folder.mkdir()
     first = shutil.copy(checkpoint, run_folder / "checkpoint1.pt")
     assert find_tokenizer(first) == find_tokenizer(run_folder) == find_tokenizer(corpus) == corpus
-    (run_folder / "checkpoint_best.pt").write_bytes(b"the one to be looked at")
-    with pytest.raises(ValueError, match=r"checkpoint_best\.pt is not a complete checkpoint"):
+    (run_folder / "checkpoint_best.pt").write_bytes(b"read first")
+    with pytest.raises(UserError, match=r"checkpoint_best\.pt is not a complete checkpoint"):
         find_tokenizer(run_folder)
     shutil.copy(corpus / "dict.txt", run_folder)
     assert find_tokenizer(first) == find_tokenizer(run_folder) == run_folder
@@ -228,65 +199,56 @@ def test_the_tokenizer_of_a_checkpoint_is_that_of_its_data_or_the_one_beside_it(
 
 def test_a_run_a_checkpoint_a_data_folder_and_a_model_file_name_the_same_tokenizer(corpus, tmp_path):
     checkpoint = write_run(tmp_path / "run", corpus) / "checkpoint_best.pt"
-    for place in (corpus, checkpoint.parent, checkpoint, corpus / "sentencepiece.bpe.model"):
-        tokenizer = load_tokenizer(find_tokenizer(place))
-        assert tokenizer.dictionary.symbols == load_dictionary(corpus / "dict.txt").symbols, place
+    for path in (corpus, checkpoint.parent, checkpoint, corpus / "sentencepiece.bpe.model"):
+        tokenizer = load_tokenizer(find_tokenizer(path))
+        assert tokenizer.dictionary.symbols == load_dictionary(corpus / "dict.txt").symbols, path
     with pytest.raises(FileNotFoundError, match=r"none is no prepared folder.*dict"):
         load_tokenizer(find_tokenizer(tmp_path / "none"))
 
 
 @pytest.mark.parametrize("inner", ["", "0_Transformer"])
-def test_a_folder_of_transformers_where_a_checkpoint_is_meant(tmp_path, inner):
-    """Also sentence-transformers' older layout, whose config.json beside the encoder is of no model."""
+def test_a_folder_of_transformers_is_no_checkpoint(tmp_path, inner):
+    """Also in the older layout of sentence-transformers, with the model in a subfolder."""
     (tmp_path / "config.json").write_text('{"__version__": "1.2.1"}')
     (tmp_path / inner).mkdir(exist_ok=True)
     (tmp_path / inner / "config.json").write_text('{"model_type": "bert"}')
     for find in (checkpoint_file, find_tokenizer):
-        with pytest.raises(UserError, match=rf"^{tmp_path} is a folder of transformers: make a checkpoint of it"):
+        with pytest.raises(UserError, match=f"^{tmp_path} is a folder of transformers"):
             find(tmp_path)
     (tmp_path / "checkpoint_best.pt").touch()
     assert checkpoint_file(tmp_path) == tmp_path / "checkpoint_best.pt"
 
 
-def test_a_checkpoint_from_elsewhere_names_both_places_where_a_dictionary_may_be(checkpoint, tmp_path, monkeypatch):
+def test_a_missing_data_folder_is_named(tmp_path):
     path = write_run(tmp_path / "run", "/elsewhere/data") / "checkpoint_best.pt"
-    said = rf"{path} has no dict\.txt beside it, and the folder that it was trained on, /elsewhere/data, does not exist"
-    with pytest.raises(FileNotFoundError, match=said):
+    with pytest.raises(FileNotFoundError, match=f"{path}, .*/elsewhere/data"):
         find_tokenizer(path)
-    state = read_checkpoint(checkpoint)
-    state["cfg"].task.data = "/elsewhere/data"
-    monkeypatch.setattr("fairseq_linformer.model.hub.read_checkpoint", lambda path: state)
-    with pytest.raises(FileNotFoundError, match=said):
+    with pytest.raises(FileNotFoundError, match=f"{path}, .*/elsewhere/data"):
         LinformerRobertaModel.from_pretrained(str(path.parent))
 
 
 def test_the_data_of_a_fine_tuned_checkpoint_is_a_prepared_task(tmp_path):
-    """A dict.txt beside it, as conversions want, is its vocabulary alone; a task that moved is to be named."""
-    home, run_folder = tmp_path / "task", tmp_path / "run"
+    """A dict.txt in its folder, as for conversions, is its vocabulary only."""
+    task, run_folder = tmp_path / "task", tmp_path / "run"
     run_folder.mkdir()
     checkpoint = run_folder / "checkpoint_best.pt"
-    cfg = OmegaConf.create({"task": {"_name": "text_prediction", "data": str(home)}})
-    said = rf"no prepared task beside it, .* {home}, does not exist here: name the task's prepared folder with --data"
-    for find, message in ((data_folder, said), (vocabulary_folder, f"copy dict.txt and the .* into {run_folder}$")):
-        with pytest.raises(FileNotFoundError, match=message):
+    cfg = OmegaConf.create({"task": {"_name": "text_prediction", "data": str(task)}})
+    for find, advice in ((data_folder, "--data"), (vocabulary_folder, f"copy dict.txt and the .* into {run_folder}$")):
+        with pytest.raises(FileNotFoundError, match=f"{task}, .*{advice}"):
             find(checkpoint, cfg)
     (run_folder / "dict.txt").touch()
-    with pytest.raises(FileNotFoundError, match=said):
+    with pytest.raises(FileNotFoundError, match=f"{task}, "):
         data_folder(checkpoint, cfg)
-    home.mkdir()
-    assert (data_folder(checkpoint, cfg), vocabulary_folder(checkpoint, cfg)) == (home, run_folder)
+    task.mkdir()
+    assert (data_folder(checkpoint, cfg), vocabulary_folder(checkpoint, cfg)) == (task, run_folder)
     (run_folder / "input0").mkdir()
     (run_folder / "input0" / "dict.txt").touch()
     assert data_folder(checkpoint, cfg) == run_folder
 
 
-@pytest.mark.parametrize("name", ["projected_lenght", "encoder_layer"])
-def test_unknown_overrides_are_refused(checkpoint, corpus, name):
-    with pytest.raises(ValueError, match=f"{name}=4: there is no such option"):
-        LinformerRobertaModel.from_pretrained(str(checkpoint.parent), checkpoint.name, str(corpus), **{name: 4})
-
-
 def test_overrides_reach_the_model_and_the_subword_model(checkpoint, corpus):
+    with pytest.raises(UserError, match="projected_lenght=4"):
+        LinformerRobertaModel.from_pretrained(str(checkpoint.parent), checkpoint.name, str(corpus), projected_lenght=4)
     roberta = LinformerRobertaModel.from_pretrained(
         str(checkpoint.parent), checkpoint.name, str(corpus), bpe="characters", pooler_dropout=0.5
     )
@@ -304,7 +266,7 @@ def test_overrides_reach_the_model_and_the_subword_model(checkpoint, corpus):
     ids=str,
 )
 def test_a_pruned_model_can_be_saved_and_loaded_again(options):
-    """With LayerDrop a model is pruned as it is loaded; the configuration that fairseq saves then must say so."""
+    """A model is pruned when it is loaded; the configuration that fairseq saves then must describe it."""
     options = {"encoder_layers": 3, **options}
     whole = small(**options)
     cfg = OmegaConf.create({"_name": "linformer_roberta", **options, "encoder_layers_to_keep": "0,2"})
@@ -316,8 +278,8 @@ def test_a_pruned_model_can_be_saved_and_loaded_again(options):
 
 
 def test_a_head_of_other_classes_is_named():
-    there, here = small(), small(load_checkpoint_heads=True)
-    there.register_classification_head("topic", num_classes=2)
-    here.register_classification_head("topic", num_classes=3)
-    with pytest.raises(ValueError, match="pass load_checkpoint_heads=false for a new classification head"):
-        here.load_state_dict(there.state_dict())
+    saved, model = small(), small(load_checkpoint_heads=True)
+    saved.register_classification_head("topic", num_classes=2)
+    model.register_classification_head("topic", num_classes=3)
+    with pytest.raises(UserError, match="load_checkpoint_heads=false"):
+        model.load_state_dict(saved.state_dict())
