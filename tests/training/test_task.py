@@ -2,7 +2,6 @@
 
 import copy
 import gc
-import json
 import random
 import shutil
 from dataclasses import replace
@@ -17,7 +16,6 @@ from fairseq.tasks import setup_task
 from fairseq.tasks.sentence_prediction import SentencePredictionConfig
 from omegaconf import OmegaConf
 
-from fairseq_linformer.data.prepare.corpus import prepare_corpus
 from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.data.prepare.labelled_folder import write_labelled
 from fairseq_linformer.data.targets import NO_WORD, TRUNCATED, UNKNOWN
@@ -28,7 +26,7 @@ from fairseq_linformer.training.masked_lm import DynamicMaskedLMConfig, DynamicM
 from fairseq_linformer.training.task import is_not_finite
 from fairseq_linformer.training.text_prediction import TextPredictionConfig
 from tests.helpers.configs import composed
-from tests.helpers.inputs import Numbers, gpt2_files, sentences
+from tests.helpers.inputs import Numbers
 
 BOS, PAD, EOS = 0, 1, 2
 LENGTH = 12
@@ -288,49 +286,37 @@ def word_rows(number=40):
 def test_classes_of_words_stay_with_their_first_pieces(tmp_path, method, init_token):
     """Word starts are compared with those of the whole row, or are TRUNCATED."""
     examples = word_rows()
-    unlabelled = [replace(row, label=None) for row in examples]
-    splits = {"train": examples, "valid": examples, "test": unlabelled}
+    splits = {"train": examples, "valid": examples, "test": [replace(row, label=None) for row in examples]}
     write_labelled(tmp_path / "out", own_task("own", "token-label"), splits, Numbers())
-    options = {**NOT_GIVEN, "init_token": init_token}
+    options = {**NOT_GIVEN, "init_token": init_token, "splits": tuple(splits)}
     whole = task_of(tmp_path / "out", **options)
-    task = task_of(
-        tmp_path / "out", **options, truncation=method, truncate_to=LENGTH, splits=("train", "valid", "test")
-    )
+    task = task_of(tmp_path / "out", **options, truncation=method, truncate_to=LENGTH)
     cut = 0
-    for split in ("train", "valid", "test"):
+    for split in splits:
         for batch in batches(task, split):
-            shape = batch["target"].shape
-            assert shape == batch["word_starts"].shape and batch["target"].dtype == torch.int64
-            for row, index in enumerate(batch["id"].tolist()):
-                example, tokens = examples[index], batch["net_input"]["src_tokens"][row].tolist()
-                targets, starts = batch["target"][row].tolist(), batch["word_starts"][row].tolist()
-                words = len(example.text)
-                assert starts[words:] == [TRUNCATED] * (shape[1] - words)
+            assert batch["target"].dtype == torch.int64
+            rows = zip(*(batch[name].tolist() for name in ("id", "target", "word_starts")), strict=True)
+            for row, (index, targets, starts) in enumerate(rows):
+                example, item = examples[index], whole.dataset(split)[index]
+                tokens, words = batch["net_input"]["src_tokens"][row], len(example.text)
+                assert starts[words:] == [TRUNCATED] * (len(starts) - words)
                 expected = [UNKNOWN if split == "test" else int(label) - 1 for label in example.label]
-                assert targets == expected + [NO_WORD] * (shape[1] - words)
-                kept_starts = [start for start in starts[:words] if start != TRUNCATED]
-                assert kept_starts == sorted(set(kept_starts))
-                firsts = [int(word.split()[0]) + 4 for word in example.text]
-                kept_firsts = [first for first, start in zip(firsts, starts, strict=False) if start != TRUNCATED]
-                assert [tokens[start] for start in kept_starts] == kept_firsts
-                if split != "test" and method != "random-crop":
-                    item = whole.dataset(split)[index]
-                    kept = naive_kept(len(item["net_input.src_tokens"]), method, init_token is not None)
-                    whole_starts = item["word_starts"].tolist()
-                    assert starts[:words] == [kept.index(at) if at in kept else TRUNCATED for at in whole_starts]
+                assert targets == expected + [NO_WORD] * (len(targets) - words)
+                used = "head" if method == "random-crop" and split != "train" else method
+                kept = indices_kept(item["net_input.src_tokens"], tokens[tokens.ne(PAD)], used, int(init_token == BOS))
+                whole_starts = item["word_starts"].tolist()
+                assert starts[:words] == [kept.index(at) if at in kept else TRUNCATED for at in whole_starts]
                 cut += starts[:words].count(TRUNCATED)
     assert cut > 20
 
 
-def naive_kept(length, method, with_start):
-    """Indices of the tokens that truncation keeps of a single text's row of `length` tokens."""
-    if length <= LENGTH:
-        return list(range(length))
-    start, end = int(with_start), length - 1
-    room = LENGTH - with_start - 1
-    head = {"head": room, "tail": 0, "head-tail": (room + 2) // 4}[method]
-    text = [*range(start, start + head), *range(end - (room - head), end)]
-    return [*range(start), *text, end]
+def indices_kept(item, tokens, method, start):
+    """Indices in a whole row of the tokens of its truncated row; a crop is searched."""
+    if method != "random-crop":
+        return kept_tokens(item, LENGTH, method, BOS, EOS).nonzero().flatten().tolist()
+    whole, crop = item.tolist()[start:-1], tokens.tolist()[start:-1]
+    offset = start + next(at for at in range(len(whole)) if whole[at : at + len(crop)] == crop)
+    return [*range(start), *range(offset, offset + len(crop)), len(item) - 1]
 
 
 @pytest.mark.parametrize(("separator", "minimum"), [(EOS, 5), (None, 4)])
@@ -350,37 +336,20 @@ def test_a_folder_that_is_no_prepared_task_is_rejected(texts, tmp_path):
         task_of(tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["bytes", "gpt2"])
-def test_the_tokens_of_a_word_are_masked_together_or_not_at_all(kind, corpus, tmp_path):
-    """Also those of a word with letters that are encoded as bytes."""
-    tokenizer = corpus if kind == "bytes" else gpt2_files(tmp_path)[0].parent
-    text = tmp_path / "text.txt"
-    text.write_text(sentences(200, seed=1).replace("dog", "d漢字g"))
-    prepare_corpus([text], [text], tmp_path / "data", tokenizer=tokenizer, workers=1)
-    corpus = tmp_path / "data"
+def test_the_tokens_of_a_word_are_masked_together_or_not_at_all(corpus):
     options = {"sample_break_mode": "none", "tokens_per_sample": 64}
     task = masked_lm(corpus, mask_prob=0.4, mask_whole_words=True, **options)
     task.load_dataset("train")
-    dataset, dictionary = task.datasets["train"], task.source_dictionary
-    begins = torch.tensor([begins_a_word(token, dictionary, corpus) for token in range(len(dictionary))])
+    dataset, symbols = task.datasets["train"], task.source_dictionary.symbols
+    begins = torch.tensor([token < 4 or symbol.startswith("▁") for token, symbol in enumerate(symbols)])
     whole = dataset.collater([dataset[index] for index in range(len(dataset))])
     targets = whole["target"]
-    masked = targets.ne(dictionary.pad())
+    masked = targets.ne(PAD)
     words = begins[torch.where(masked, targets, whole["net_input"]["src_tokens"])].cumsum(1)
-    alike = [masked[row][words[row] == word] for row in range(len(words)) for word in words[row].unique()]
-    assert all(masks.all() or not masks.any() for masks in alike)
-    assert sum(len(masks) > 1 for masks in alike) > 50, "words of several tokens"
+    masks_of_words = [masked[row][words[row] == word] for row in range(len(words)) for word in words[row].unique()]
+    assert all(masks.all() or not masks.any() for masks in masks_of_words)
+    assert sum(len(masks) > 1 for masks in masks_of_words) > 50
     assert float(masked.float().mean()) == pytest.approx(0.4, abs=0.05)
-
-
-def begins_a_word(token, dictionary, folder):
-    """fairseq's rule: special tokens begin a word, and tokens with a mark for a space."""
-    if token < dictionary.nspecial:
-        return True
-    if not (folder / "encoder.json").is_file():
-        return dictionary[token].startswith("▁")
-    numbers = json.loads((folder / "encoder.json").read_text())
-    return dictionary[token] in {str(number) for piece, number in numbers.items() if piece.startswith("Ġ")}
 
 
 def test_whole_words_need_the_subword_model(corpus, tmp_path):
@@ -402,19 +371,18 @@ def test_rows_are_cut_in_training(corpus, caplog):
     task.load_dataset("train")
     dataset = task.datasets["train"]
     sample = dataset.collater([dataset[index] for index in range(8)])
-    whole = {update: task.before_update(sample, update) for update in (59, 60)}
+    assert task.before_update(sample, 59) is sample
     task.stages = [(16, 60), (64, 100)]
     with caplog.at_level("INFO"):
         cut = {update: task.before_update(sample, update) for update in (58, 59, 60, 61)}
     messages = [message.partition(" tokens")[0] for message in caplog.messages if "rows of" in message]
     assert messages == ["after update 58: rows of 16", "after update 60: rows of 64"]
-    inputs, targets = cut[59]["net_input"], whole[59]["target"].view(-1, 16).clone()
+    inputs, targets = cut[59]["net_input"], sample["target"].view(-1, 16).clone()
     later = inputs["first_positions"] > 0
-    assert inputs["src_tokens"][later, 0].eq(BOS).all() and later.tolist() == [False, True, True, True] * 8
-    assert inputs["src_tokens"][:, 1:].equal(whole[59]["net_input"]["src_tokens"].view(-1, 16)[:, 1:])
-    targets[later, 0] = PAD
-    assert cut[59]["target"].equal(targets)
-    assert cut[60]["target"].equal(whole[60]["target"]) and "first_positions" not in cut[60]["net_input"]
+    assert inputs["src_tokens"][:, 1:].equal(sample["net_input"]["src_tokens"].view(-1, 16)[:, 1:])
+    targets[later, 0] = PAD  # the parts after the first begin with <s>
+    assert cut[59]["target"].equal(targets) and later.tolist() == [False, True, True, True] * 8
+    assert cut[60]["target"].equal(sample["target"]) and "first_positions" not in cut[60]["net_input"]
 
 
 @pytest.mark.parametrize(
@@ -423,6 +391,9 @@ def test_rows_are_cut_in_training(corpus, caplog):
         ("lengths", {"task__lengths": ["16:0.5", "64:0.5"]}),  # the last is not tokens_per_sample
         ("lengths", {"task__lengths": ["512:1"], "optimization__max_update": 0}),
         ("lengths", {"task__lengths": ["512:1"], "model": {"_name": "roberta", "max_positions": 512}}),
+        ("lengths", {"task__lengths": ["512:1"], "task__shortest_text": 8}),
+        ("shorten_method", {"task__shorten_method": "truncate", "task__shortest_text": 8}),
+        ("shortest_text", {"task__shortest_text": 2}),
         ("lr_scheduler.total_num_update", {"optimization__max_update": 0}),
         ("optimizer.weight_decay", {"task__only_positions_from": 16}),
         ("sample_break_mode", {"task__sample_break_mode": "eos"}),  # fairseq's code for it fails with NumPy 2
