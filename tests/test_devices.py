@@ -1,7 +1,6 @@
-"""No step asks a device for values, so the host need not wait for a GPU between the first layer and the loss.
+"""No step reads values from a device, so that the host does not wait for a GPU between the first layer and the loss.
 
-PyTorch's meta device has no values: asking raises, as mixing it with the CPU does. Where there is a GPU, PyTorch says
-when the host waits for it.
+PyTorch's meta device has no values: reading one raises an error. On a GPU, PyTorch raises an error if the host waits.
 """
 
 import contextlib
@@ -23,8 +22,8 @@ VARIANTS += [
 ]
 
 FLEX = [
-    {**own, "flex_attention": True, "encoder_embed_dim": 48}
-    for own in (
+    {**options, "flex_attention": True, "encoder_embed_dim": 48}
+    for options in (
         {"linformer_window": 8, "linformer_sinks": 1, "projection": "split-pool", "adaptive_length": True},
         {"linformer_window": 8, "linformer_fetch": 2, "projection": "mean-pool"},
         {"attention": "longformer", "longformer_window": 4},
@@ -48,7 +47,7 @@ BATCHES = ((64, False), (37, True))  # length, padded
 
 
 def take_steps(model, batch, padded):
-    """Of pretraining, fine-tuning and inference."""
+    """Run steps of pretraining, fine-tuning and inference."""
     masked = torch.zeros_like(batch, dtype=torch.bool)
     positions = torch.zeros(9, dtype=torch.int64, device=batch.device)
     info = {"masked_tokens": masked, "masked_positions": positions, "padded": padded}
@@ -60,7 +59,7 @@ def take_steps(model, batch, padded):
 
 
 @pytest.mark.parametrize("options", VARIANTS, ids=str)
-def test_no_step_asks_for_values(on_meta, options):
+def test_no_step_reads_values(on_meta, options):
     length, padded = BATCHES[VARIANTS.index(options) % 4 > 0]  # every fourth one unpadded
     model, batch = on_meta(length=length, encoder_layers=2 if "value_residual" in options else 1, **options)
     model.register_classification_head("head", num_classes=3)
@@ -71,7 +70,7 @@ def test_no_step_asks_for_values(on_meta, options):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.parametrize("options", [*VARIANTS, *FLEX], ids=str)
 def test_no_step_waits_for_a_gpu(options):
-    """After a first one, in which kernels are chosen."""
+    """After a first step, in which kernels are selected."""
     model = small(**{"dropout": 0.1, "attention_dropout": 0.0, **options})
     model.register_classification_head("head", num_classes=3)
     for length, padded in BATCHES:
@@ -84,21 +83,21 @@ def test_no_step_waits_for_a_gpu(options):
                 torch.cuda.set_sync_debug_mode("default")
 
 
-def test_values_that_are_asked_for_are_found_out(on_meta):
-    """By a boolean mask PyTorch must count the positions first."""
+def test_a_read_value_is_detected(on_meta):
+    """With a boolean mask PyTorch must count the positions first."""
     model, batch = on_meta()
     with pytest.raises((NotImplementedError, RuntimeError), match="meta"):
         model(batch, masked_tokens=torch.zeros(2, 64, dtype=torch.bool, device="meta"))
 
 
-def test_what_the_batch_says_of_itself_changes_nothing():
-    """Positions by number and by mask; padding known and looked for."""
+def test_the_description_of_a_batch_does_not_change_outputs():
+    """Positions by index and by mask; padding from the batch and from the tokens."""
     model = small(dropout=0.0, attention_dropout=0.0).eval()
     masked = torch.zeros(2, 64, dtype=torch.bool)
     masked[0, 3] = masked[1, 60] = masked[1, 7] = True
     for batch, padded in ((tokens(), False), (tokens().index_fill(1, torch.arange(62, 64), 1), True)):
         logits, _ = model(batch, masked_tokens=masked)
-        known, _ = model(batch, masked_tokens=masked, masked_positions=masked.flatten().nonzero()[:, 0], padded=padded)
-        assert torch.equal(logits, known)
+        described = {"masked_positions": masked.flatten().nonzero()[:, 0], "padded": padded}
+        assert torch.equal(logits, model(batch, masked_tokens=masked, **described)[0])
         assert torch.equal(model(batch, features_only=True)[0], model(batch, features_only=True, padded=padded)[0])
-    assert not torch.allclose(logits, model(batch, masked_tokens=masked, padded=False)[0]), "it is believed"
+    assert not torch.allclose(logits, model(batch, masked_tokens=masked, padded=False)[0])
