@@ -1,4 +1,4 @@
-"""Mutated tables, archives and checkpoints are read rightly, or rejected by an error that names them."""
+"""Mutated tables, archives and checkpoints are read correctly, or rejected by an error that names them."""
 
 import io
 import json
@@ -28,17 +28,17 @@ LIMITS = settings(max_examples=40, deadline=10_000, derandomize=True, database=N
 
 
 def mutate(content, edits):
-    """Replace spans of a file by other bytes, as many where no length is given; None doubles a span."""
-    for place, length, new in edits:
-        start = int(place * len(content))
+    """Replace spans of a file by other bytes, of the same length if none is given; None doubles a span."""
+    for position, length, new in edits:
+        start = int(position * len(content))
         span = content[start:][: len(new or ODD) if length is None else length]
         content = content[:start] + (2 * span if new is None else new) + content[start + len(span) :]
     return content
 
 
 def with_mutations(test):
-    """Test a whole file, one with another byte at each of 20 places, and others, the same ones in every run."""
-    for edits in [], *([(place / 20, None, b"\xa5")] for place in range(20)):
+    """Test a whole file, one with another byte at each of 20 positions, and others, the same ones in every run."""
+    for edits in [], *([(position / 20, None, b"\xa5")] for position in range(20)):
         test = example(edits=edits)(test)
     return LIMITS(given(edits=st.lists(EDIT, max_size=3))(test))
 

@@ -1,4 +1,4 @@
-"""The options of a training: what is completed, and what is rejected before any work."""
+"""Options of a training: completion, and rejection before any work."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -62,14 +62,14 @@ def whole(**options):
     ],
     ids=str,
 )
-def test_what_would_lose_work_is_rejected_by_name(options):
+def test_options_that_would_lose_work_are_rejected_by_name(options):
     name = list(options)[-1] if "common__fp16" not in options else "common__fp16"
     name = "model__flex_attention" if "model__flex_attention" in options else name
     with pytest.raises(UserError, match=f"^{name.replace('__', '.')}"):
         check_options(whole(**options))
 
 
-def test_what_works_is_not_rejected():
+def test_other_options_are_accepted():
     check_options(whole())
     check_options(whole(model={"flex_attention": True}, common__fp16=True))
     check_options(whole(common__fp16=True, common__memory_efficient_fp16=True, common__cpu=True))
@@ -79,7 +79,8 @@ def test_what_works_is_not_rejected():
     check_options(whole(criterion={"_name": "masked_lm"}, **metric))
 
 
-def test_what_fairseq_train_takes_bf16_for():
+def test_bf16_of_fairseq_train_is_rejected():
+    """It sets common.tpu."""
     parsed = parse_args_and_arch(get_training_parser(), ["data", "--bf16", "--arch", "linformer_roberta_tiny"])
     with pytest.raises(UserError, match=r"^common\.tpu=True"):
         check_options(convert_namespace_to_omegaconf(parsed))
@@ -113,10 +114,10 @@ def test_defaults_with_which_several_processes_or_muon_cannot_train():
     [
         ("checkpoint_last.pt", None, None),  # fairseq's defaults
         ("checkpoint_last.pt", "a.pt", ("finetune_from_model", Path("a.pt"))),
-        ("b.pt", "a.pt", ("restore_file", Path("b.pt"))),  # a command starts from another run by one more word
+        ("b.pt", "a.pt", ("restore_file", Path("b.pt"))),
     ],
 )
-def test_which_checkpoint_a_training_starts_from(restored, pretrained, initial):
+def test_the_initial_checkpoint_of_a_training(restored, pretrained, initial):
     assert initial_checkpoint({"restore_file": restored, "finetune_from_model": pretrained}) == initial
 
 
@@ -129,14 +130,14 @@ def test_which_checkpoint_a_training_starts_from(restored, pretrained, initial):
     ],
 )
 def test_fine_tuning_builds_the_checkpoints_model(options):
-    given = {**vars(LinformerRobertaConfig()), "_name": "linformer_roberta_small", "dropout": 0.0, **options}
-    trained = resolve_config(OmegaConf.create(given), 1024)
+    config = {**vars(LinformerRobertaConfig()), "_name": "linformer_roberta_small", "dropout": 0.0, **options}
+    trained = resolve_config(OmegaConf.create(config), 1024)
     model = composed("finetune", "finetune", "task.data=D", "checkpoint.finetune_from_model=C").model
     adopt(model, architecture_options(trained))
     assert resolve_config(model, 1024) == replace(trained, dropout=0.1), "dropout is the recipe's"
 
 
-def test_no_weights_no_dropout(monkeypatch):
+def test_attentions_without_weights_have_no_dropout(monkeypatch):
     config = resolve_config(LinformerRobertaConfig(), 64)
     assert "attention_dropout" not in architecture_options(config)
     monkeypatch.setattr(get_attention("linformer"), "HAS_WEIGHTS", False)
@@ -150,8 +151,8 @@ def test_no_weights_no_dropout(monkeypatch):
         "fairseq-train D --attention=linformer",
     ],
 )
-def test_what_was_typed_stays_also_if_it_is_the_default(words, monkeypatch):
-    """Else a run in a folder named after Linformer trains the full attention of the checkpoint."""
+def test_typed_options_stay_also_if_they_are_defaults(words, monkeypatch):
+    """Otherwise a run in a folder named after Linformer trains the full attention of the checkpoint."""
     monkeypatch.setattr(configuration, "typed_command", words.split)
     typed = configuration.typed_options("model")
     assert "attention" in typed and not {"data", "sinks"} & typed
@@ -173,10 +174,10 @@ def planned(rows, **more):
 
 
 def test_epochs_are_counted_in_updates():
-    assert planned(1000) == (320, 19), "10 times the 31 batches of 32 rows and one of 8, and 6 % of it"
-    assert planned(40) == (20, 1) and planned(3) == (10, 1), "each epoch has its last batch, however short"
+    assert planned(1000) == (320, 19), "10 times 31 batches of 32 rows and one of 8, and 6 % of it"
+    assert planned(40) == (20, 1) and planned(3) == (10, 1), "the last batch of an epoch may be small"
     assert planned(1000, distributed_training__distributed_world_size=2, optimization__update_freq=[4]) == (40, 2)
-    assert planned(1000, lr_scheduler__warmup_updates=7) == (320, 7), "what the user gives stays"
+    assert planned(1000, lr_scheduler__warmup_updates=7) == (320, 7)
     assert planned(None, optimization__max_update=50) == (50, 0)
     assert planned(None, lr_scheduler__total_num_update=500) == (0, 0)
 
@@ -193,6 +194,6 @@ def test_epochs_are_counted_in_updates():
         (5, {"optimization__update_freq": [1, 2]}),
     ],
 )
-def test_a_length_that_cannot_be_counted_is_asked_for(rows, more):
+def test_a_length_that_cannot_be_computed_is_rejected(rows, more):
     with pytest.raises(UserError, match=r"^optimization\.max_update=0"):
         planned(rows, **more)
