@@ -21,8 +21,6 @@ from fairseq_linformer.checkpoint import (
     updates_of_training,
     vocabulary_folder,
 )
-from fairseq_linformer.data.dictionaries import load_dictionary
-from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.errors import UserError
 from tests.helpers.checkpoints import write_run
 from tests.helpers.commands import as_flags, run
@@ -193,17 +191,9 @@ def test_the_tokenizer_of_a_checkpoint_is_in_its_folder_or_its_data(checkpoint, 
     assert find_tokenizer(first) == find_tokenizer(run_folder) == run_folder
     several = write_run(tmp_path / "several", f"{corpus}:{tmp_path / 'second'}")
     assert find_tokenizer(several) == corpus, "the first of several data folders"
-    with pytest.raises(FileNotFoundError, match=r"there is no checkpoint .*none\.pt"):
+    assert find_tokenizer(model_file := corpus / "sentencepiece.bpe.model") == model_file
+    with pytest.raises(FileNotFoundError, match=r"none\.pt"):
         find_tokenizer(tmp_path / "none.pt")
-
-
-def test_a_run_a_checkpoint_a_data_folder_and_a_model_file_name_the_same_tokenizer(corpus, tmp_path):
-    checkpoint = write_run(tmp_path / "run", corpus) / "checkpoint_best.pt"
-    for path in (corpus, checkpoint.parent, checkpoint, corpus / "sentencepiece.bpe.model"):
-        tokenizer = load_tokenizer(find_tokenizer(path))
-        assert tokenizer.dictionary.symbols == load_dictionary(corpus / "dict.txt").symbols, path
-    with pytest.raises(FileNotFoundError, match=r"none is no prepared folder.*dict"):
-        load_tokenizer(find_tokenizer(tmp_path / "none"))
 
 
 @pytest.mark.parametrize("inner", ["", "0_Transformer"])

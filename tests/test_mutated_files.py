@@ -1,4 +1,4 @@
-"""Mutated tables, archives and checkpoints are read correctly, or rejected by an error that names them."""
+"""Mutated tables and checkpoints are read correctly, or rejected by an error that names them."""
 
 import io
 import json
@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import zipfile
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,11 +13,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fairseq_linformer.checkpoint import read_progress
-from fairseq_linformer.data.prepare.glue import glue_folder, read_glue
 from fairseq_linformer.data.prepare.table import read_table
 from fairseq_linformer.model.roberta import LinformerRobertaModel
 from tests.helpers.exports import write_pretrained
-from tests.helpers.inputs import write_official
 
 ROWS = [["text", "label"], *(5 * [["the old dog sees", "good"], ["naïve  cats", "bad"], ["it runs; it rests", "bad"]])]
 ODD = [b"", b"\0", b"\n", b'"', b"\\", b"\t", b"\xff\xfe", b"\xef\xbb\xbf", b"\r", b" " * 5000, b"[" * 100_000]
@@ -84,26 +81,6 @@ def test_tables(name, folder, edits):
     content, is_right = mutate(TABLES[name][0], edits), TABLES[name][1]
     rows = read_or_reject(folder / name, content, lambda path: [[*row.values.values()] for row in read_table(path)[""]])
     assert edits if rows is None else is_right(rows, content)
-
-
-def read_sst_2(source):
-    with glue_folder(str(source), ["SST-2"]) as unpacked:
-        return [list(rows) for rows in read_glue(unpacked, "SST-2").values()]
-
-
-@pytest.fixture(scope="module", params=["zip", "xztar"])
-def archive(request, folder):
-    source = folder / request.param
-    write_official(source, "SST-2", rows=30)
-    for path in source.rglob("*"):
-        os.utime(path, (10**9, 10**9))  # archives hold it
-    return Path(shutil.make_archive(str(folder / "whole"), request.param, source)).read_bytes(), read_sst_2(source)
-
-
-@with_mutations
-def test_archives(archive, folder, edits):
-    rows = read_or_reject(folder / "archive", mutate(archive[0], edits), read_sst_2)
-    assert edits if rows is None else rows == archive[1]
 
 
 def weights_of(path):

@@ -109,16 +109,12 @@ def test_defaults_with_which_several_processes_or_muon_cannot_train():
     assert cfg.common.fp16_no_flatten_grads and cfg.checkpoint.finetune_from_model is None
 
 
-@pytest.mark.parametrize(
-    ("restored", "pretrained", "initial"),
-    [
-        ("checkpoint_last.pt", None, None),  # fairseq's defaults
-        ("checkpoint_last.pt", "a.pt", ("finetune_from_model", Path("a.pt"))),
-        ("b.pt", "a.pt", ("restore_file", Path("b.pt"))),
-    ],
-)
-def test_the_initial_checkpoint_of_a_training(restored, pretrained, initial):
-    assert initial_checkpoint({"restore_file": restored, "finetune_from_model": pretrained}) == initial
+def test_the_initial_checkpoint_of_a_training():
+    options = {"restore_file": "checkpoint_last.pt", "finetune_from_model": None}  # fairseq's defaults
+    assert initial_checkpoint(options) is None
+    assert initial_checkpoint({**options, "finetune_from_model": "a.pt"}) == ("finetune_from_model", Path("a.pt"))
+    both = {"restore_file": "b.pt", "finetune_from_model": "a.pt"}
+    assert initial_checkpoint(both) == ("restore_file", Path("b.pt"))
 
 
 @pytest.mark.parametrize(
@@ -183,17 +179,17 @@ def test_epochs_are_counted_in_updates():
 
 
 @pytest.mark.parametrize(
-    ("rows", "more"),
+    "options",
     [
-        (None, {}),
-        (5, {"dataset__batch_size": "null"}),
-        (5, {"dataset__max_tokens": 64}),  # batches of fewer rows than batch_size: max_epoch would be cut short
-        (5, {"optimization__max_epoch": 0}),
-        (5, {"dataset__required_batch_size_multiple": 8}),
-        (5, {"optimization__skip_remainder_batch": True}),
-        (5, {"optimization__update_freq": [1, 2]}),
+        {"rows": None},
+        {"dataset__batch_size": "null"},
+        {"dataset__max_tokens": 64},  # batches may have fewer rows than batch_size
+        {"optimization__max_epoch": 0},
+        {"dataset__required_batch_size_multiple": 8},
+        {"optimization__skip_remainder_batch": True},
+        {"optimization__update_freq": [1, 2]},
     ],
 )
-def test_a_length_that_cannot_be_computed_is_rejected(rows, more):
+def test_a_length_that_cannot_be_computed_is_rejected(options):
     with pytest.raises(UserError, match=r"^optimization\.max_update=0"):
-        planned(rows, **more)
+        planned(**{"rows": 5, **options})

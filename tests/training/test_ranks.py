@@ -162,18 +162,6 @@ def test_a_run_whose_rows_grow_resumes(corpus, growing, tmp_path, done, ranks):
     assert_same_weights(tmp_path / "run" / LAST, growing / LAST)
 
 
-@pytest.mark.exhaustive
-def test_fine_tuning_resumes_with_another_number_of_ranks(classification, alone, tmp_path):
-    settings = [f"task.data={classification}", f"checkpoint.finetune_from_model={alone / 'checkpoint_last.pt'}"]
-    settings += ["lr_scheduler.total_num_update=6", "lr_scheduler.warmup_updates=1", "optimization.lr=[0.001]"]
-    settings += ["dataset.batch_size=4", "dataset.num_workers=0", "common.cpu=true"]
-    command = ["fairseq-hydra-train", "--config-dir", ROOT / "configs/finetune", "--config-name", "finetune", *settings]
-    for folder, updates, ranks in (("straight", 6, 1), ("resumed", 3, 2), ("resumed", 6, 1)):
-        words = [*command, f"checkpoint.save_dir={folder}", f"optimization.max_update={updates}"]
-        run(*(by_torchrun(ranks, words) if ranks == RANKS else [*words, TWICE]), cwd=tmp_path)
-    assert_same_weights(tmp_path / "resumed" / LAST, tmp_path / "straight" / LAST)
-
-
 def pid_of(rank: int, launcher: int) -> int:
     """The process of a rank that torchrun started."""
     children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()

@@ -14,7 +14,6 @@ from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.checkpoint import read_checkpoint
 from fairseq_linformer.files import lock
 from tests.helpers import ROOT
-from tests.helpers.checkpoints import assert_same_weights
 from tests.helpers.commands import forked, last_line, run, with_flags, with_hydra
 from tests.helpers.processes import wait_until
 
@@ -150,24 +149,6 @@ def test_a_run_is_not_complete_for_another_configuration(trained, tmp_path):
     output = run(*with_hydra(trained / "data", "run", 6, "task.mask_prob=0.4"), cwd=tmp_path, status=1)
     assert "task.mask_prob was 0.15, is 0.4" in last_line(output)
     assert {path: path.read_bytes() for path in (tmp_path / "run").glob("*.*")} == before
-
-
-@pytest.mark.exhaustive
-def test_a_fine_tuning_continues_elsewhere_as_its_error_advises(trained, classification, tmp_path):
-    """The printed option is added to the same command; the model is that of the named run.
-
-    The head alone is trained, by a schedule without warm-up, and with a number instead of a list of one.
-    """
-    paths = [f"task.data={classification}", f"checkpoint.finetune_from_model={trained / 'hydra/checkpoint_last.pt'}"]
-    command = [*FINETUNE, *paths, "common.cpu=true", "dataset.num_workers=0", "task.freeze_encoder=true"]
-    command += ["lr_scheduler=tri_stage", "lr_scheduler.decay_steps=9"]
-    run(*command, "checkpoint.save_dir=one", "optimization.max_update=2", cwd=tmp_path)
-    command += ["optimization.lr=0.002", "optimization.max_update=3"]
-    output = run(*command, "checkpoint.save_dir=one", cwd=tmp_path, status=1)
-    advised = re.search(r"\((checkpoint\.restore_file=\S+) ", last_line(output))[1]
-    output = run(*command, advised, "checkpoint.save_dir=two", cwd=tmp_path)
-    assert "Loaded checkpoint one/checkpoint_last.pt (epoch 1 @ 2 updates)" in output
-    assert_same_weights(tmp_path / "one/checkpoint_last.pt", tmp_path / "two/checkpoint_last.pt", "classification")
 
 
 @pytest.mark.exhaustive
