@@ -53,16 +53,6 @@ def test_a_multiplier_that_is_not_set_is_the_checkpoints():
     small(projection_multiplier=0.3).load_state_dict(rounded)
 
 
-def test_a_checkpoint_from_before_the_multiplier_has_none():
-    saved, model = small(projection_multiplier=1.0).eval(), small(projection_multiplier=0.5).eval()
-    state = {name: value for name, value in saved.state_dict().items() if not name.endswith(".multiplier")}
-    with pytest.raises(UserError, match=r"projection_multiplier=0\.5"):
-        model.load_state_dict(dict(state))
-    model = small(projection_init="normal").eval()
-    model.load_state_dict(state)
-    assert torch.equal(model(tokens())[0], saved(tokens())[0])
-
-
 def test_loading_does_not_initialise_again():
     """With any initialization in the options, the projections are the checkpoint's."""
     state = small(projection_init="normal", sharing="headwise").state_dict()

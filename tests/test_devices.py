@@ -88,16 +88,3 @@ def test_a_read_value_is_detected(on_meta):
     model, batch = on_meta()
     with pytest.raises((NotImplementedError, RuntimeError), match="meta"):
         model(batch, masked_tokens=torch.zeros(2, 64, dtype=torch.bool, device="meta"))
-
-
-def test_the_description_of_a_batch_does_not_change_outputs():
-    """Positions by index and by mask; padding from the batch and from the tokens."""
-    model = small(dropout=0.0, attention_dropout=0.0).eval()
-    masked = torch.zeros(2, 64, dtype=torch.bool)
-    masked[0, 3] = masked[1, 60] = masked[1, 7] = True
-    for batch, padded in ((tokens(), False), (tokens().index_fill(1, torch.arange(62, 64), 1), True)):
-        logits, _ = model(batch, masked_tokens=masked)
-        described = {"masked_positions": masked.flatten().nonzero()[:, 0], "padded": padded}
-        assert torch.equal(logits, model(batch, masked_tokens=masked, **described)[0])
-        assert torch.equal(model(batch, features_only=True)[0], model(batch, features_only=True, padded=padded)[0])
-    assert not torch.allclose(logits, model(batch, masked_tokens=masked, padded=False)[0])
