@@ -33,7 +33,7 @@ GROWING += ["checkpoint.save_interval_updates=1", "checkpoint.keep_interval_upda
 JOINED = {"distributed_init_method": "env://", "distributed_world_size": RANKS, "distributed_rank": -1}
 JOINED |= {"distributed_backend": "undefined"}  # as flags, the options of configs/distributed/torchrun.yaml
 
-# Options of the model, the name of a classification head (in fine-tuning), and PyTorch's or fairseq's wrapper.
+# Options of the model, the name of a classification head (in fine-tuning), and the wrapper.
 TRAININGS = {
     "pretraining, recomputed": ({"sharing": "layerwise", **RECOMPUTED}, None, "pytorch_ddp"),
     "pretraining, offloaded": ({"sharing": "layerwise", **OFFLOADED}, None, "pytorch_ddp"),
