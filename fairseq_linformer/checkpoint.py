@@ -173,9 +173,9 @@ def check_same_vocabulary(
         )
 
 
-def differing_parts(digests: Mapping[str, str], others: Mapping[str, str]) -> list[str]:
+def differing_parts(digests: Mapping[str, str], trained: Mapping[str, str]) -> list[str]:
     """Return the parts of ``digest_vocabulary`` that two vocabularies both have and that differ."""
-    return [part for part in digests if part in others and digests[part] != others[part]]
+    return [part for part in digests if part in trained and digests[part] != trained[part]]
 
 
 # Resuming a run
@@ -363,9 +363,6 @@ def vocabulary_folder(checkpoint: Path, cfg: DictConfig) -> Path:
     """Return the folder with the dict.txt and the subword model of a checkpoint with the configuration `cfg`.
 
     It is the checkpoint's folder if that contains a dict.txt, else the folder of the training data.
-
-    Raises:
-        FileNotFoundError, UserError: as ``data_folder``.
     """
     if (checkpoint.parent / "dict.txt").is_file():
         return checkpoint.parent
@@ -387,11 +384,7 @@ def _trained_on(checkpoint: Path, cfg: DictConfig, missing: str, advice: str) ->
 
 
 def read_named_checkpoint(path: Path) -> tuple[Path, dict[str, Any]] | None:
-    """Return the checkpoint that a tokenizer's path names, and its content; None if it names no checkpoint.
-
-    Raises:
-        UserError: as ``checkpoint_file`` and ``read_checkpoint``.
-    """
+    """Return the checkpoint that a tokenizer's path names, and its content; None if it names no checkpoint."""
     file = checkpoint_file(path)
     return (file, read_checkpoint(file)) if file.suffix == ".pt" and file.is_file() else None
 
@@ -401,9 +394,6 @@ def find_tokenizer(path: Path) -> Path:
 
     For a checkpoint, or a run's folder with checkpoints, it is the ``vocabulary_folder``. Any other path is returned
     unchanged.
-
-    Raises:
-        FileNotFoundError, UserError: as ``read_checkpoint``, ``vocabulary_folder`` and ``checkpoint_file``.
     """
     file: Path | None = path if path.suffix == ".pt" else None
     if path.is_dir() and not (path / "dict.txt").is_file():  # all checkpoints of a run have the same data

@@ -169,13 +169,7 @@ def digest_options(content: Mapping[str, Any]) -> str:
 
 
 def digest_file(path: Path) -> str:
-    """Return the SHA-256 of a file. Each version of the file is read only once per process.
-
-    Raises:
-        FileNotFoundError: the file does not exist.
-    """
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}")
+    """Return the SHA-256 of a file. Each version of the file is read only once per process."""
     status = path.stat()
     version = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
     return _digest_content(path.absolute(), version)

@@ -10,7 +10,7 @@ from fairseq.checkpoint_utils import load_checkpoint_to_cpu, torch_persistent_sa
 from fairseq.file_io import PathManager
 
 from fairseq_linformer.checkpoint import mend_last_checkpoint, read_progress
-from fairseq_linformer.checkpoint_files import DamagedCheckpointError, UnfinishedFile, check_whole
+from fairseq_linformer.checkpoint_files import DamagedCheckpointError, UnfinishedFile
 from fairseq_linformer.errors import UserError
 from tests.helpers.checkpoints import state
 from tests.helpers.processes import no_space
@@ -79,13 +79,6 @@ def test_a_checkpoint_of_an_older_torch_is_read(tmp_path):
     torch.save(state(5), tmp_path / "old.pt", _use_new_zipfile_serialization=False)
     assert read_progress(tmp_path / "old.pt").updates == 5
     assert load_checkpoint_to_cpu(str(tmp_path / "old.pt"))["model"]["weight"][0] == 5
-
-
-@pytest.mark.parametrize("content", [b"", b"PK", bytes(1000)])
-def test_other_files_are_rejected(tmp_path, content):
-    (tmp_path / "a.pt").write_bytes(content)
-    with pytest.raises(DamagedCheckpointError, match=r"a\.pt"):
-        check_whole(tmp_path / "a.pt")
 
 
 def test_progress_is_read_from_a_checkpoint(tmp_path):

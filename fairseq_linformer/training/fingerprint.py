@@ -99,12 +99,7 @@ class RunFingerprint:
 
     @classmethod
     def of_command(cls, config: str, overrides: Sequence[str]) -> "RunFingerprint":
-        """Return the fingerprint of the run that fairseq-hydra-train trains with a YAML of configs/ and overrides.
-
-        Raises:
-            ValueError: Hydra cannot compose the configuration.
-            FileNotFoundError: the data or the initial checkpoint does not exist.
-        """
+        """Return the fingerprint of the run that fairseq-hydra-train trains with a YAML of configs/ and overrides."""
         options = dict(flat(compose_configuration(config, overrides)))
         typed_names = {setting.lstrip("+").partition("=")[0] for setting in overrides}
         configuration = {

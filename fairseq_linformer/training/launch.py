@@ -181,7 +181,7 @@ class Training:
         return list(logged_rows((self.folder / LOG_FILE).read_text(encoding="utf-8").splitlines()))
 
     def _train(self, log: IO[str], launcher: Sequence[str]) -> None:
-        """Run fairseq-hydra-train to its end; an exception here ends it, too."""
+        """Run fairseq-hydra-train to its end; an exception in this method ends it, too."""
         offset, fairseq_log, environment = log.tell(), self.folder / LOG_FILE, {**os.environ, "PYTHONUNBUFFERED": "1"}
         directory, name = self.config.split("/")
         folders = [str(Path(sys.executable).parent), sysconfig.get_path("scripts"), os.environ.get("PATH", "")]

@@ -129,11 +129,7 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         return task
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
-        """Return the model, with a frozen LM head in RoBERTa if nothing is masked.
-
-        Raises:
-            UserError: the model has no learned position from ``only_positions_from`` on.
-        """
+        """Return the model, with a frozen LM head in RoBERTa if nothing is masked."""
         model = super().build_model(cfg, from_checkpoint)
         if self.cfg.only_positions_from is not None:
             freeze_but_positions(model, self.cfg.only_positions_from)
@@ -149,11 +145,7 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         return state
 
     def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> FairseqCriterion:
-        """Return the criterion; for ``masked_lm``, ours, which needs less memory.
-
-        Raises:
-            UserError: a training has a criterion of fairseq for other tasks.
-        """
+        """Return the criterion; for ``masked_lm``, ours, which needs less memory."""
         criterion = super().build_criterion(cfg, from_checkpoint)
         if type(criterion) is not masked_lm.MaskedLmLoss:
             # Other criteria of fairseq count all tokens, of which 15 % are masked, or need other targets.
@@ -194,11 +186,7 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         self.stages = read_stages(options.lengths, updates, options.tokens_per_sample)
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
-        """Load a split with masks.
-
-        Raises:
-            UserError: ``mask_whole_words`` is set, but the data folder has no subword model.
-        """
+        """Load a split with masks."""
         if self.cfg.mask_whole_words:
             folder = Path(split_paths(self.cfg.data)[0])
             options, allowed = subword_model_options(folder), f"false: {folder} has no {A_SUBWORD_MODEL}"

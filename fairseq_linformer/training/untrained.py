@@ -19,12 +19,7 @@ from .masked_lm import DynamicMaskedLMConfig
 
 
 def masked_lm_dictionary(folder: Path) -> Dictionary:
-    """Return the dictionary in a folder with <mask> added, as tasks of masked language modelling use it.
-
-    Raises:
-        OSError: the file does not exist.
-        UserError: the file cannot be read.
-    """
+    """Return the dictionary in a folder with <mask> added, as tasks of masked language modelling use it."""
     return with_mask(load_dictionary(folder / DICTIONARY_FILE))
 
 
@@ -59,9 +54,6 @@ def save_untrained(
         options: of the model.
         state: parameters of the model.
         inherited: the entries of ``TaskState`` from the source of the model.
-
-    Raises:
-        OSError: the file cannot be written, as on a full disk.
     """
     cfg = OmegaConf.structured(FairseqConfig)
     task = DynamicMaskedLMConfig(data=str(data), tokens_per_sample=options["max_positions"])

@@ -165,8 +165,8 @@ def test_a_run_whose_rows_grow_resumes(corpus, growing, tmp_path, done, ranks):
 def pid_of(rank: int, launcher: int) -> int:
     """The process of a rank that torchrun started."""
     children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
-    (found,) = (pid for pid in children if f"\0RANK={rank}\0" in f"\0{Path(f'/proc/{pid}/environ').read_text()}")
-    return int(found)
+    (pid,) = (pid for pid in children if f"\0RANK={rank}\0" in f"\0{Path(f'/proc/{pid}/environ').read_text()}")
+    return int(pid)
 
 
 @pytest.mark.exhaustive

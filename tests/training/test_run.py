@@ -151,17 +151,6 @@ def test_the_best_loss_of_another_run_is_forgotten(folder, tmp_path_factory, mon
     assert hasattr(save_checkpoint, "best") != elsewhere
 
 
-def test_the_time_left_is_estimated_from_the_updates_so_far(tmp_path, monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr("fairseq_linformer.training.run.time.monotonic", lambda: now[0])
-    run = Run(config(tmp_path), {}, "")
-    for update, seconds in enumerate((60.0, 62.0, 64.0)):  # the first has compiled and warmed up
-        now[0] = seconds
-        run.begin_batch(update)
-        run.end_update(save_is_due=False, stop_is_due=False)
-    assert (run._updates_left(), run._time_left()) == (7, "0:00:14")
-
-
 def test_a_batch_that_does_not_fit_in_memory_ends_the_run(monkeypatch):
     """fairseq's trainer skips a batch with a RuntimeError of this text: such a run would never end."""
 

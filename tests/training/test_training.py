@@ -13,7 +13,6 @@ from quickstart import masked_lm_perplexity
 from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.checkpoint import differing_parts, digest_vocabulary, read_checkpoint
 from fairseq_linformer.data.dictionaries import load_dictionary
-from fairseq_linformer.files import lock
 from tests.helpers import ROOT
 from tests.helpers.commands import forked, last_line, run, with_flags, with_hydra
 from tests.helpers.processes import wait_until
@@ -87,8 +86,7 @@ def test_validate_and_python_agree(trained):
 def test_hub_interface(trained, monkeypatch):
     """Without naming data or subword model: both are in the folder that the checkpoint names."""
     monkeypatch.chdir(trained)
-    roberta = LinformerRobertaModel.from_pretrained("hydra", "checkpoint_last.pt")
-    roberta.eval()
+    roberta = LinformerRobertaModel.from_pretrained("hydra", "checkpoint_last.pt").eval()
     tokens = roberta.encode("the old dog barks today")
     assert tokens[0] == 0 and tokens[-1] == 2 and 3 not in tokens
     assert roberta.decode(tokens) == "the old dog barks today"
@@ -123,12 +121,11 @@ def test_fine_tuning_from_a_pretrained_checkpoint(trained, classification, tmp_p
     assert "Loaded checkpoint runs/SST-2/checkpoint_last.pt" in output
     assert float(re.findall(r"valid on .*? accuracy ([\d.]+)", output)[-1]) > 90
 
-    roberta = LinformerRobertaModel.from_pretrained(str(tmp_path / "runs/SST-2"))
-    roberta.eval()
+    roberta = LinformerRobertaModel.from_pretrained(str(tmp_path / "runs/SST-2")).eval()
+    labels = roberta.task.label_dictionary
     for sentence, label in (("the old dog runs today", "1"), ("the young bird sings today", "0")):
-        number = roberta.predict("sentence_classification_head", roberta.encode(sentence)).argmax().item()
-        labels = roberta.task.label_dictionary
-        assert labels[number + labels.nspecial] == label
+        index = roberta.predict("sentence_classification_head", roberta.encode(sentence)).argmax().item()
+        assert labels[index + labels.nspecial] == label
 
 
 def test_a_value_that_cannot_work_ends_the_run_before_it_starts(trained, tmp_path):
@@ -167,10 +164,12 @@ def test_jobs_of_a_multirun_that_fail_are_named(trained, tmp_path):
     assert "Traceback" not in output
 
 
-def test_ctrl_c_saves(trained, tmp_path):
+def test_ctrl_c_saves_and_no_other_process_trains_in_the_folder(trained, tmp_path):
     settings = ["dataset.num_workers=1", "checkpoint.save_interval_updates=9999", "common.log_interval=5"]
     with forked(with_hydra(trained / "data", "run", 5000, *settings), tmp_path / "log") as process:
         wait_until(lambda: "num_updates=10," in (tmp_path / "log").read_text())
+        printed = run(*with_hydra(trained / "data", "run", 5000, *settings), cwd=tmp_path, status=1)
+        assert last_line(printed) == "error: run: another process is training there"
         os.killpg(process.pid, signal.SIGINT)  # to all of its processes, as a terminal does
         process.join(60)
         assert process.exitcode == 128 + signal.SIGINT
@@ -189,15 +188,6 @@ def test_a_model_built_from_a_checkpoints_configuration_is_no_training(trained):
     assert task.build_model(cfg.model) is not None and task.run is None
     roberta = LinformerRobertaModel.from_pretrained(str(trained / "hydra"), "checkpoint_last.pt", str(trained / "data"))
     assert roberta.task.build_model(roberta.cfg.model) is not None and roberta.task.run is None
-
-
-def test_a_folder_where_another_process_trains_is_rejected(trained, tmp_path):
-    (tmp_path / "run").mkdir()
-    with (tmp_path / "run/.lock").open("a") as stream:
-        lock(stream, "")
-        output = run(*with_hydra(trained / "data", "run", 6), cwd=tmp_path, status=1)
-    assert last_line(output) == "error: run: another process is training there"
-    assert not list((tmp_path / "run").glob("*.pt"))
 
 
 def test_a_run_is_saved_by_time_without_validation(trained, tmp_path):
