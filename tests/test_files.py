@@ -92,9 +92,6 @@ def test_paths_that_no_data_folder_can_have(name):
     assert str(raised.value).startswith(" ".join(name.split())), "in one line"
     if ":" in name:
         check_path(name)
-
-
-def test_paths_with_unusual_characters_are_accepted():
     check_data_path(Path("/a b/$c{d}/{$}/é'\"\\,=/%20"))
 
 

@@ -81,8 +81,7 @@ def test_loss_and_gradients_are_those_of_fairseq(tmp_path, options, described):
     assert largest_error(result[3], expected[3]) < 2e-6
 
 
-def test_frozen_parameters_get_no_gradient(tmp_path):
-    """They do not change the gradients of other parameters."""
+def test_frozen_parameters_get_no_gradient_and_change_no_other(tmp_path):
     model = built(untie_weights_roberta=True)
     for frozen in (model.encoder.lm_head.weight, model.encoder.lm_head.bias):
         frozen.requires_grad_(False)
