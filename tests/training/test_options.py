@@ -95,7 +95,7 @@ def test_processes_of_a_launcher_do_not_train_alone(monkeypatch):
     check_options(whole(distributed_training__distributed_world_size=2))
     monkeypatch.delenv("RANK")
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
-    with pytest.raises(UserError, match=r"distributed_world_size=1.*SLURM_STEP_NUM_TASKS=4"):
+    with pytest.raises(UserError, match=r"SLURM_STEP_NUM_TASKS=4"):
         check_options(whole())
 
 

@@ -246,11 +246,10 @@ def test_a_dictionary_of_other_labels_than_the_record_is_rejected(texts, tmp_pat
         task_of(copy)
 
 
-def word_rows(number=40):
+def word_rows():
     """Rows of 1 to 12 words of 1 to 3 pieces; the class of a word is the number of its pieces."""
-    chance = random.Random(1)
-    examples = []
-    for _ in range(number):
+    chance, examples = random.Random(1), []
+    for _ in range(40):
         sizes = [chance.randint(1, 3) for _ in range(chance.randint(1, 12))]
         text = tuple(" ".join(str(chance.randrange(90)) for _ in range(size)) for size in sizes)
         examples.append(Example(text, tuple(map(str, sizes))))
@@ -328,10 +327,8 @@ def test_the_tokens_of_a_word_are_masked_together_or_not_at_all(corpus):
     assert float(masked.float().mean()) == pytest.approx(0.4, abs=0.05)
 
 
-def test_whole_words_need_the_subword_model(corpus, tmp_path):
-    for file in corpus.iterdir():
-        if file.name != "sentencepiece.bpe.model":
-            (tmp_path / file.name).symlink_to(file)
+def test_whole_words_need_the_subword_model(tmp_path):
+    (tmp_path / "dict.txt").write_text("a 1\n")
     with pytest.raises(UserError, match="mask_whole_words=True"):
         masked_lm(tmp_path, mask_whole_words=True).load_dataset("valid")
 
@@ -406,7 +403,6 @@ def test_a_run_that_ends_within_its_warm_up_logs_a_warning(pretraining, caplog, 
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (None, False),
         (ValueError("nan"), False),
         (FloatingPointError("gradients are Nan/Inf"), True),
         (FloatingPointError("gradients are inconsistent between workers.\nrank   0 = 1.5\nrank   1 = 1.7\n"), False),
