@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -66,23 +66,14 @@ Errors = dict[tuple[str, int | None], Tensor]  # by name and rank of an approxim
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """Model to analyze.
-
-    Attributes:
-        encoder: in evaluation mode, on the first GPU or the CPU.
-        max_positions: n.
-        projected_lengths: k of each layer; empty for attention without E and F.
-        task: configuration of the task that it was trained on.
-        tokenizer: of that task.
-        description: name, digest, updates and sizes, for JSON.
-    """
+    """Model to analyze, in evaluation mode, on the first GPU or the CPU."""
 
     encoder: SentenceEncoder
-    max_positions: int
-    projected_lengths: list[int]
-    task: Any
+    max_positions: int  # n
+    projected_lengths: list[int]  # k of each layer; empty for attention without E and F
+    task: Any  # configuration of the task that it was trained on
     tokenizer: Tokenizer
-    description: dict[str, Any]
+    description: dict[str, Any]  # name, digest, updates and sizes, for JSON
 
 
 def read_model(source: Path, vocabulary: Path | None = None) -> LoadedModel:
@@ -93,8 +84,7 @@ def read_model(source: Path, vocabulary: Path | None = None) -> LoadedModel:
         vocabulary: as ``find_tokenizer`` takes it; by default the data that the model was trained on.
 
     Raises:
-        FileNotFoundError: the checkpoint or its vocabulary is missing.
-        UserError: it cannot be read, or its attention has no queries and keys.
+        UserError: the attention has no queries and keys, or the vocabulary is another one.
     """
     with as_checkpoint(source) as (checkpoint, _):
         state = read_checkpoint(checkpoint)
@@ -122,20 +112,13 @@ def read_model(source: Path, vocabulary: Path | None = None) -> LoadedModel:
 
 
 def read_blocks(text: Path, tokenizer: Tokenizer, length: int, count: int) -> Tensor:
-    """Cut a text file into blocks as pretraining does, <s> and length - 1 tokens, and return a sample of them.
-
-    Args:
-        text: plain, .gz or .xz; each line ends with </s>.
-        tokenizer: of the model.
-        length: n.
-        count: maximum number of blocks, evenly spaced.
+    """Cut a text file into blocks of <s> and length - 1 tokens, and return at most `count` of them, evenly spaced.
 
     Returns:
-        Token ids (R, n); one shorter block if the text is shorter.
+        Token ids (R, n), with </s> after each line; one shorter block if the text is shorter.
 
     Raises:
-        OSError: the file cannot be read.
-        UserError: it has no text, or is not UTF-8.
+        UserError: the file has no text, or is not UTF-8.
     """
     items = [encode_items(tokenizer, chunk.lines)[0] for chunk in read_chunks(find_files([text]))]
     ids = torch.from_numpy(np.concatenate(items).astype(np.int64))
@@ -165,29 +148,19 @@ def token_labels(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
     return [(label.strip() or "␣").replace("\n", "⏎")[:12] for label in labels]
 
 
-class AttentionInputs(NamedTuple):
-    """Inputs of the attention of a layer for one sequence without padding.
-
-    Attributes:
-        x: (1, n, d).
-        first_values: (1, n, d), of the first layer; None in a layer without a value residual.
-    """
-
-    x: Tensor
-    first_values: Tensor | None = None
-
-
 def attentions_of(encoder: SentenceEncoder) -> list[Attention]:
-    """Return the attention of each layer."""
     return [module for module in encoder.modules() if isinstance(module, Attention)]
 
 
-def record_inputs(encoder: SentenceEncoder, ids: Tensor) -> list[AttentionInputs]:
-    """Run the encoder on token ids (n,), and return the inputs of each layer's attention."""
+def record_inputs(encoder: SentenceEncoder, ids: Tensor) -> list[tuple[Tensor, ...]]:
+    """Run the encoder on token ids (n,), and return the inputs of each layer's attention without padding.
+
+    These are x (1, n, d), and in a layer with a value residual the values of the first layer (1, n, d).
+    """
     length = int(ids.ne(encoder.padding_idx).sum())
     with attention_of(encoder) as calls:
         encoder(ids.unsqueeze(0).to(encoder.embed_tokens.weight.device))
-    return [AttentionInputs(x[:, :length], *(values[:, :length] for values in more)) for (x, _, *more), _ in calls]
+    return [tuple(states[:, :length] for states in (x, *first_values)) for (x, _, *first_values), _ in calls]
 
 
 def without_output_projection(attention: Attention) -> Attention:
@@ -231,12 +204,6 @@ def softmax_matrices(attention: Attention, queries: Tensor, keys: Tensor) -> Ten
         positions = torch.arange(keys.size(1), device=keys.device)
         scores = scores + attention.add_alibi(None, positions, positions).to(scores)
     return scores.softmax(-1)
-
-
-def cumulative_singular_values(matrix: Tensor) -> Tensor:
-    """Return sums of the largest singular values over the sum of all, (n, n) -> (n,), as in the paper's figure 1."""
-    values = torch.linalg.svdvals(matrix).double().cpu()
-    return values.cumsum(0) / values.sum()
 
 
 def heat_map_index(length: int, projected_lengths: Iterable[int]) -> int:
@@ -288,7 +255,7 @@ def segment_means(x: Tensor, count: int) -> Tensor:
     return F.adaptive_avg_pool1d(x.transpose(1, 2), count).transpose(1, 2)
 
 
-def approximation_errors(attention: Attention, inputs: AttentionInputs, ranks: Sequence[int]) -> Errors:
+def approximation_errors(attention: Attention, ranks: Sequence[int], x: Tensor, *first_values: Tensor) -> Errors:
     """Compare approximations with softmax attention over the same queries, keys and values.
 
     The values V include value residuals. The approximations are the best matrix of each rank; a Linformer that averages
@@ -298,7 +265,7 @@ def approximation_errors(attention: Attention, inputs: AttentionInputs, ranks: S
     Returns:
         Relative errors of columns of heads, (h d_h,), by name and rank; the rank of the layer itself is None.
     """
-    queries, keys, values = (attention.split_heads(projected)[0] for projected in attention.project(*inputs))
+    queries, keys, values = (attention.split_heads(projected)[0] for projected in attention.project(x, *first_values))
     matrices = softmax_matrices(attention, queries, keys)
     exact = matrices @ values
     errors: Errors = {}
@@ -310,7 +277,7 @@ def approximation_errors(attention: Attention, inputs: AttentionInputs, ranks: S
             approximation = weights @ segment_means(values, rank)
             errors[SEGMENT_MEANS, rank] = relative_errors(approximation, exact).flatten()
     if not isinstance(attention, SoftmaxAttention):
-        heads = without_output_projection(attention)(inputs.x, None, inputs.first_values)
+        heads = without_output_projection(attention)(x, None, *first_values)
         errors[MODEL, None] = relative_errors(attention.split_heads(heads)[0], exact).flatten()
     return errors
 
@@ -319,8 +286,8 @@ def describe_errors(errors: Mapping[tuple[str, int | None], Sequence[Tensor]]) -
     """Return quantiles over columns, heads and blocks, as a list over ranks by name."""
     described = defaultdict(list)
     for (name, rank), parts in errors.items():
-        together = torch.cat([*parts]).double()
-        quantiles = {label: float(together.quantile(share)) for label, share in QUANTILES.items()}
+        columns = torch.cat([*parts]).double()
+        quantiles = {label: float(columns.quantile(share)) for label, share in QUANTILES.items()}
         described[name].append({"rank": rank, **quantiles})
     return dict(described)
 
@@ -340,10 +307,11 @@ def measure(encoder: SentenceEncoder, blocks: Tensor, projected_lengths: Sequenc
     errors: list[dict[Any, list[Tensor]]] = [defaultdict(list) for _ in attentions]
     for block in tqdm(blocks, unit="block", disable=None):
         for layer, (attention, inputs) in enumerate(zip(attentions, record_inputs(encoder, block), strict=True)):
-            for head, matrix in enumerate(attention_matrices(attention, inputs.x)):
-                curves[layer, head] += cumulative_singular_values(matrix) / len(blocks)
+            for head, matrix in enumerate(attention_matrices(attention, inputs[0])):
+                sizes = torch.linalg.svdvals(matrix).double().cpu()
+                curves[layer, head] += sizes.cumsum(0) / sizes.sum() / len(blocks)
             ranks = ranks_to_try(length, projected_lengths[layer] if projected_lengths else 0)
-            for key, values in approximation_errors(attention, inputs, ranks).items():
+            for key, values in approximation_errors(attention, ranks, *inputs).items():
                 errors[layer][key].append(values.cpu())
     return {
         "spectrum": describe_spectrum(curves, projected_lengths),
@@ -355,17 +323,15 @@ def measure(encoder: SentenceEncoder, blocks: Tensor, projected_lengths: Sequenc
 def map_attention(encoder: SentenceEncoder, ids: Tensor, count: int) -> np.ndarray:
     """Return the attention of the first T tokens of a sequence (n,) to each other: (L, h, T, T)."""
     pairs = zip(attentions_of(encoder), record_inputs(encoder, ids), strict=True)
-    maps = [attention_matrices(attention, inputs.x)[:, :count, :count] for attention, inputs in pairs]
+    maps = [attention_matrices(attention, x)[:, :count, :count] for attention, (x, *_) in pairs]
     return torch.stack(maps).cpu().numpy()
 
 
 def analyze(source: Path, text: Path, out: Path, blocks: int, tokens: int, vocabulary: Path | None = None) -> list[str]:
-    """Write pictures and numbers of a model's attention on a text into a new folder.
+    """Write pictures and numbers of a model's attention on a text file into a new folder.
 
     Args:
         source, vocabulary: as in ``read_model``.
-        text: a text file.
-        out: folder to make.
         blocks: of n tokens, to average over.
         tokens: T, of the first block, or for a fine-tuned model of the first line.
 
@@ -373,7 +339,6 @@ def analyze(source: Path, text: Path, out: Path, blocks: int, tokens: int, vocab
         The names of the files.
 
     Raises:
-        FileNotFoundError: a file is missing.
         UserError: model or text cannot be read, the attention has no matrix, or `out` is not empty.
     """
     if not text.is_file():

@@ -13,16 +13,9 @@ class UserError(ValueError):
 
 
 def check(name: str, value: object, holds: bool, allowed: str) -> None:
-    """Reject a value that is not allowed for an option.
+    """Raise a UserError unless `holds` is true.
 
-    Args:
-        name: the option, as the user types it.
-        value: its value.
-        holds: True if the value is allowed.
-        allowed: the allowed values; completes "it must be ".
-
-    Raises:
-        UserError: `holds` is false.
+    `name` is an option as the user types it, and `allowed` completes "it must be ".
     """
     if not holds:
         typed = " ".join(str(value).split())  # so that the message is one line
@@ -30,14 +23,14 @@ def check(name: str, value: object, holds: bool, allowed: str) -> None:
 
 
 @contextlib.contextmanager
-def naming(hidden: str, shown: str) -> Iterator[None]:
-    """Replace the path `hidden` of a temporary file or folder by the name `shown` in error messages."""
+def naming(path: str, name: str) -> Iterator[None]:
+    """Replace the path of a temporary file or folder by a name in error messages."""
     try:
         yield
     except (UserError, OSError) as error:
-        if hidden not in str(error):
+        if path not in str(error):
             raise
-        raise type(error)(str(error).replace(f"{hidden}{os.sep}", f"{shown}: ").replace(hidden, shown)) from error
+        raise type(error)(str(error).replace(f"{path}{os.sep}", f"{name}: ").replace(path, name)) from error
 
 
 def one_line(text: object) -> str:
@@ -51,6 +44,6 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     return f"; did you mean {nearest[0]}?" if nearest else ""
 
 
-def join_truncated(words: Sequence[str], rest: str = ", …") -> str:
-    """Return the first MOST_NAMED words, separated by commas, and `rest` if there are more."""
-    return ", ".join(words[:MOST_NAMED]) + (rest if len(words) > MOST_NAMED else "")
+def join_truncated(words: Sequence[str]) -> str:
+    """Return the first MOST_NAMED words, separated by commas, and an ellipsis if there are more."""
+    return ", ".join([*words[:MOST_NAMED], *(["…"] if len(words) > MOST_NAMED else [])])

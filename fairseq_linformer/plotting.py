@@ -34,24 +34,17 @@ COLORS: tuple[str, ...] = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"
 COLORS += ("#882255", "#999933", "#332288", "#F0E442", "#661100", "#AA4499", "#117733", "#DDCC77")
 MARKERS = "os^DvX*P<>phd"
 LINES = ("-", "--", "-.", ":")
-REFERENCE: dict[str, Any] = {"color": "0.4", "linestyle": ":", "linewidth": 1.2}  # style of reference lines, such as n
 MOST_TICKS = 8  # on an axis of lengths
+MOST_COLUMNS = 6  # of a legend
 
 
 @contextmanager
 def picture(
     path: Path, rows: int, columns: int, width: float, height: float, **options: Any
 ) -> Iterator[tuple[Figure, np.ndarray]]:
-    """Create a figure of panels in this style, and save it when the block ends.
+    """Yield a figure of so many inches and its panels, (rows, columns), and save it as PNG when the block ends.
 
-    Args:
-        path: the PNG file.
-        rows, columns: numbers of panels.
-        width, height: of the whole figure, in inches.
-        options: of ``Figure.subplots``: sharex, sharey.
-
-    Yields:
-        The figure and its panels, (rows, columns).
+    The options are those of ``Figure.subplots``: sharex, sharey.
     """
     with rc_context(STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
@@ -79,16 +72,12 @@ def style_in_order(number: int, count: int) -> dict[str, Any]:
     return {"color": colormaps["viridis"](0.85 * number / max(1, count - 1)), "linestyle": LINES[number % len(LINES)]}
 
 
-class ReadableLogLocator(Locator):
+class ReadableLogLocator(LogLocator):
     """Ticks of a logarithmic axis that are labelled even on a narrow range.
 
     A range of less than a factor of 8 has linear ticks, one of less than 300 has ticks at 1, 2 and 5 of each decade,
     and a larger one has ticks at powers of ten.
     """
-
-    def __call__(self) -> Sequence[float]:
-        assert self.axis is not None  # matplotlib sets it
-        return self.tick_values(*self.axis.get_view_interval())
 
     def tick_values(self, vmin: float, vmax: float) -> Sequence[float]:
         low, high = sorted((vmin, vmax))
@@ -123,10 +112,14 @@ def _as_text(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:g}"
 
 
-def legend(figure: Figure, panels: Sequence[Axes], columns: int = 6) -> None:
-    """Add one legend below all panels, with every label once."""
+def legend(figure: Figure, panels: Sequence[Axes]) -> None:
+    """Add one legend below all panels, with every label once, in as many columns as the figure is wide enough for."""
     handles: dict[str, Any] = {}
     for panel in panels:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(columns, len(handles)))
+    for columns in range(min(MOST_COLUMNS, len(handles)), 0, -1):
+        box = figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)
+        if columns == 1 or box.get_window_extent().width <= figure.bbox.width:
+            break
+        box.remove()

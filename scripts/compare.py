@@ -345,8 +345,7 @@ def plot_curves(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 def plot_distances(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Draw perplexity against copy distance; horizontal lines are tokens without a copy."""
-    with picture(path, 1, 1, 6.5, 4.5) as (figure, panels):
-        panel = panels[0, 0]
+    with picture(path, 1, 1, 6.5, 4.5) as (figure, [[panel]]):
         limits: set[int] = set()
         for number, row in enumerate(rows):
             no_copy, *classes = row["classes"]
@@ -355,7 +354,7 @@ def plot_distances(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
             if no_copy["perplexity"]:
                 panel.axhline(no_copy["perplexity"], **{**style_of(number), "marker": None, "linewidth": 0.8})
             limits |= points.keys()
-        panel.set(xlabel="distance of the nearest unmasked copy, up to", ylabel="perplexity")
+        panel.set(title="levels: no copy", xlabel="distance of the nearest unmasked copy, up to", ylabel="perplexity")
         if limits:  # a short text has none: each of its tokens is frequent
             scale_lengths(panel.xaxis, sorted(limits))
             scale_log(panel.yaxis)

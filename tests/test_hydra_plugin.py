@@ -20,13 +20,12 @@ def test_the_last_word_decides_for_the_cpu():
 
 
 def test_several_jobs_under_torchrun_need_stores_of_their_own(monkeypatch):
-    """In one store the second job's processes find the addresses of the first one's."""
+    """In one store the second job's processes would find the addresses of the first one's."""
     launcher, ran = ProcessLauncher(), []
     monkeypatch.setattr(launcher, "_command", [], raising=False)
     monkeypatch.setattr(launcher, "_added", set(), raising=False)
-    monkeypatch.setattr("signal.signal", lambda *given: None)
-    monkeypatch.setattr("subprocess.run", lambda *given, **more: ran.append(given) or Namespace(returncode=0))
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr("subprocess.run", lambda *words, **_: ran.append(words) or Namespace(returncode=0))
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     with pytest.raises(SystemExit, match="TORCH_DISABLE_SHARE_RDZV_TCP_STORE"):
         launcher.launch([["a=1"], ["a=2"]], 0)

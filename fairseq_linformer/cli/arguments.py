@@ -58,7 +58,7 @@ SHARED: dict[str, dict[str, Any]] = {
         "type": Path,
         "required": True,
         "help": "the model's vocabulary: its prepared corpus, the model itself (checkpoint or folder of its run), or "
-        "a .model file of sentencepiece, with the dict.txt beside it if any",
+        "a .model file of sentencepiece, with the dict.txt in its folder if any",
     },
     "--source": {"metavar": "DIR|ARCHIVE|URL", "required": True},
     "--tasks": {"metavar": "TASK", "nargs": "+", "action": Distinct},

@@ -25,7 +25,7 @@ OVERVIEW = """\
 usage: linformer VERB ...
        linformer --version
 
-From text to a Linformer, and what is done with a trained one. `linformer VERB --help` says more.
+Train a Linformer on your text, and use it. `linformer VERB --help` describes a verb.
 
 {}
 
@@ -35,9 +35,9 @@ Pretraining is a command of fairseq's:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Run a command line, by default that of this process."""
-    words = list(sys.argv[1:] if words is None else words)
-    verb, rest = split_verb(words)
-    options = vars(parser_of(verb).parse_args(rest))
+    words = sys.argv[1:] if words is None else words
+    verb, arguments = split_verb(words)
+    options = vars(parser_of(verb).parse_args(arguments))
     with program():
         module_of(verb).run(**options)
 
@@ -62,7 +62,6 @@ def split_verb(words: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def parser_of(verb: str) -> Parser:
-    """Return the parser of a verb."""
     module = module_of(verb)
     parser = Parser(f"linformer {verb}", module.__doc__)
     module.add_arguments(parser)

@@ -8,7 +8,7 @@ from .arguments import Parser
 
 
 def add_arguments(parser: Parser) -> None:
-    """Add no arguments."""
+    """Add nothing."""
 
 
 def run() -> None:

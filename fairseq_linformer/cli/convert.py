@@ -29,9 +29,9 @@ def add_arguments(parser: Parser) -> None:
     parser.share("model", help="checkpoint, run's folder (the best), transformers' folder, or name on the Hub")
     parser.take_overrides("MODEL --out DIR [options] [model.NAME=VALUE ...]")
     parser.share("--out")
-    long = "in place of full attention, what reads this many tokens at linear cost; a multiple of what the source reads"
+    long = "options for N tokens at linear cost, in place of full attention; a multiple of the source's positions"
     parser.add_argument("--long", metavar="N", type=number(int, least=1), help=long)
-    longer = "how positions beyond the source's longest start: as copies of the others, or all between them"
+    longer = "initial embeddings of further positions: copies of the source's in turn, or all interpolated between them"
     parser.add_argument("--positions", choices=EXTENSIONS, default="tile", help=longer)
     corpus = "prepared corpus to fit E and F, or Hedgehog's feature map, on"
     parser.add_argument("--fit-on", metavar="DIR", type=Path, help=corpus)
@@ -75,13 +75,12 @@ def _describe_long(options: Any, same_neighbours: bool) -> str:
     k, neighbours, segments = min(options.projected_length), config.linformer_window[0] // 2, config.linformer_fetch[0]
     gain = "texts gain"
     if options.positions != "learned":
-        positions_note = f"with positions={options.positions} the first and the means have none"
-        gain = f"{positions_note}: no text is read as before; all gain"
+        gain = f"sink tokens and means have no {options.positions} positions, so all texts have new outputs, and gain"
     elif same_neighbours and options.adaptive_length:  # otherwise projected keys average several tokens
-        gain = f"texts of at most {k} tokens are read as before; longer ones gain"
-    selected = f", and {segments} of the segments that these stand for" * (segments > 0)
+        gain = f"texts of at most {k} tokens have the same outputs as before; longer ones gain"
+    selected = f", and {segments} of the segments that these average" * (segments > 0)
     return (
-        f"each token sees the first {config.linformer_sinks}, {neighbours} or more neighbours on either side, and {k} "
-        f"means of the text{selected}\n{gain} from a short training with the source as the teacher: recipe=encoder, or "
-        "criterion=masked_lm_distillation"
+        f"each token attends to the first {config.linformer_sinks} tokens, {neighbours} or more neighbours on either "
+        f"side, and {k} means of the text{selected}\n{gain} from a short training with the source as the teacher: "
+        "recipe=encoder, or criterion=masked_lm_distillation"
     )

@@ -54,11 +54,7 @@ def run(model: Path, out: Path, format: str, data: Path | None) -> None:
 
 
 def write_onnx(model: Path, out: Path, data: Path | None) -> None:
-    """Write an ONNX file, and print its size and the latencies of onnxruntime and PyTorch.
-
-    Raises:
-        UserError: onnx or onnxruntime is not installed.
-    """
+    """Write an ONNX file, and print its size and the latencies of onnxruntime and PyTorch."""
     import torch
 
     try:
@@ -69,8 +65,7 @@ def write_onnx(model: Path, out: Path, data: Path | None) -> None:
     with _in_transformers(model, data) as folder:
         loaded = load(folder)
         onnx.export_onnx(loaded, out)
-    weights = out.with_name(f"{out.name}.data")
-    size = sum(file.stat().st_size for file in (out, weights) if file.exists())
+    size = sum(file.stat().st_size for file in (out, out.with_name(f"{out.name}.data")) if file.exists())
     n = onnx.longest_input(loaded.config)
     batch = onnx.random_batch(loaded.config, 1, n)
     session = functools.partial(onnx.run_session, onnx.open_session(out), batch)
@@ -96,11 +91,7 @@ def _in_transformers(model: Path, data: Path | None) -> Iterator[Path]:
 
 
 def load(folder: Path) -> Any:
-    """Load the model of a folder in the class of its configuration; of sentence-transformers the encoder.
-
-    Raises:
-        UserError: the type of model is not supported.
-    """
+    """Load the model of a folder in the class of its configuration; of sentence-transformers the encoder."""
     import torch
     import transformers
 

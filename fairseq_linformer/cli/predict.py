@@ -54,8 +54,8 @@ def add_arguments(parser: Parser) -> None:
     add("--to", choices=("tsv", "jsonl"), help="format of what is printed (default: tsv)")
     data = "prepared task, for its vocabulary and labels (default: the training's); with --runs: a folder of tasks"
     parser.share("--data", help=data)
-    add("--runs", metavar="DIR", type=Path, help="of GLUE, what linformer finetune made: for a submission")
-    parser.share("--out", required=False, help="folder of the submission, to make")
+    add("--runs", metavar="DIR", type=Path, help="folder of linformer finetune with GLUE's tasks, for a submission")
+    parser.share("--out", required=False, help="folder to make for the submission")
 
 
 def run(**arguments: Any) -> None:
@@ -66,7 +66,7 @@ def run(**arguments: Any) -> None:
     elif {"model", "input"} <= arguments.keys() and not {"runs", "out"} & arguments.keys():
         predict(**arguments)
     else:
-        raise UserError("give MODEL and --input, with what goes with them, or --runs, --data and --out")
+        raise UserError("give either MODEL and --input, or --runs, --data and --out and no other option")
 
 
 def predict(
@@ -114,7 +114,7 @@ def predict(
 
 
 def _checkpoint(model: Path) -> Path:
-    """Return the checkpoint of a path; unlike other verbs, do not propose `linformer import`."""
+    """Return the checkpoint of a path, without proposing `linformer import` as other verbs do."""
     from ..checkpoint import checkpoint_file
 
     try:
@@ -123,7 +123,7 @@ def _checkpoint(model: Path) -> Path:
         hint = "predict reads checkpoints, and transformers' pipeline uses this folder"
         raise UserError(f"{model} is a folder of transformers: {hint}") from error
     if not file.is_file() and (runs := sorted(str(path.parent) for path in model.glob(f"*/**/{file.name}"))):
-        raise UserError(f"{model} holds no checkpoint itself: name one of its runs, {join_truncated(runs)}")
+        raise UserError(f"{model} has no checkpoint: name one of its runs, {join_truncated(runs)}")
     return file
 
 
@@ -142,15 +142,12 @@ def _to_read_twice(stream: BinaryIO) -> Iterator[BinaryIO]:
 def _print(predictor: Predictor, rows: Iterator[Example], top: int | None, to: str | None) -> None:
     label_type = predictor.record.kind
     if label_type == "token-label":
-        _print_words(predictor, rows, to)
-        return
-    predictions = predictor.texts(rows)
-    for line in (
-        _as_json(predictions, label_type, top) if to == "jsonl" else _as_table(predictions, predictor.record, top)
-    ):
+        return _print_words(predictor, rows, to)
+    predictions, record = predictor.texts(rows), predictor.record
+    for line in _as_json(predictions, label_type, top) if to == "jsonl" else _as_table(predictions, record, top):
         print(line)
     if predictor.cut:
-        print(f"{predictor.cut:,} texts were longer than {predictor.longest:,} tokens, and were cut", file=sys.stderr)
+        print(f"{predictor.cut:,} texts were truncated to {predictor.longest:,} tokens", file=sys.stderr)
 
 
 def _as_table(predictions: Iterator[Prediction], task: Task, top: int | None) -> Iterator[str]:
@@ -203,7 +200,7 @@ def _print_words(predictor: Predictor, rows: Iterator[Example], to: str | None) 
             cells = (WHITESPACE.sub(" ", word) for word in row.text)  # JSON words may have tabs and line breaks
             print(*map("\t".join, zip(cells, prediction.label, strict=True)), "", sep="\n")
     if cut:
-        print(f"{cut:,} of {total:,} words were cut, and have the most frequent label", file=sys.stderr)
+        print(f"{cut:,} of {total:,} words were truncated, and have the most frequent label", file=sys.stderr)
 
 
 def submit(runs: Path, data: Path, out: Path) -> None:
@@ -240,5 +237,5 @@ def submit(runs: Path, data: Path, out: Path) -> None:
         json.dump(selected, mark, indent=1, default=str)
     print(f"{out / 'submission.zip'}: {', '.join(selected)}")
     if missing:
-        print("The leaderboard takes whole submissions alone, and this one lacks:")
+        print("The leaderboard accepts complete submissions only. Missing are:")
         print(*(f"{name}: {reason}" for name, reason in missing.items()), sep="\n")

@@ -54,11 +54,7 @@ def _end(number: int, frame: Any) -> None:
 
 
 def quieten_transformers() -> None:
-    """Let transformers log errors only.
-
-    Raises:
-        UserError: it is not installed.
-    """
+    """Let transformers log errors only; raise a UserError if it is not installed."""
     try:
         from transformers.utils import logging as transformers_logging
     except ImportError as error:
@@ -71,9 +67,6 @@ def resolve_model(model: Path) -> Path:
     """Return a path; if it does not exist but can be a name on the Hub, download the model and return its folder.
 
     Names are NAME and OWNER/NAME, except names that end in .pt and paths in existing folders.
-
-    Raises:
-        UserError: it cannot be downloaded.
     """
     name = model.as_posix()
     in_folder = "/" in name and model.parent.is_dir()
@@ -86,8 +79,8 @@ def resolve_model(model: Path) -> Path:
     except (ImportError, OSError, ValueError) as error:
         reason = next(iter(str(error.__cause__ or error).strip().splitlines()), type(error).__name__)
         raise UserError(
-            f"there is no file or folder {name}, and the model of that name could not be fetched from the Hub "
-            f"({reason}): where it can be reached, hf download {name} --local-dir {model.name}; then name that folder"
+            f"there is no file or folder {name}, and no model of that name can be downloaded from the Hub ({reason}): "
+            f"on a machine with access, type hf download {name} --local-dir {model.name}, and give that folder"
         ) from error
 
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from ..data.targets import TRUNCATED, majority_class
 from ..data.task_record import Task
-from ..errors import UserError, check, join_truncated
+from ..errors import check
 from ..training.options import check_best_metric
 from .metrics import METRICS, SCORE, score
 
@@ -42,7 +42,7 @@ class TextPredictionCriterionConfig(FairseqDataclass):
         default="sentence_classification_head", metadata={"help": "name of the classification head to use"}
     )
     regression_target: Optional[bool] = field(  # noqa: UP045
-        default=None, metadata={"help": "whether labels are scores (default: as the data says)"}
+        default=None, metadata={"help": "True if labels are scores (default: by the kind of the task)"}
     )
     class_weights: Any = field(
         default=None,
@@ -56,18 +56,14 @@ class TextPredictionCriterionConfig(FairseqDataclass):
 class Outcome:
     """Outcome of a batch.
 
-    Attributes:
-        loss: the sum, of `size` rows or words.
-        size: their number, without truncated words.
-        rows: the rows for the metrics, (rows, columns): the targets' columns, as many of the predictions, and for a
-            word 1 if it is the first of its row. Truncated words are included.
-        cut: number of truncated words, for token labels.
+    The rows for the metrics, (rows, columns), have the targets' columns, as many of the predictions, and for a word 1
+    if it is the first of its row. Truncated words are included.
     """
 
-    loss: Tensor
-    size: int | Tensor
+    loss: Tensor  # sum
+    size: int | Tensor  # number of rows, or of words without truncated ones, that the loss is summed over
     rows: Tensor
-    cut: Tensor | None = None
+    cut: Tensor | None = None  # number of truncated words, for token labels
 
 
 @register_criterion("text_prediction", dataclass=TextPredictionCriterionConfig)
@@ -94,21 +90,11 @@ class TextPredictionCriterion(FairseqCriterion):
             self.majority = majority_class(task.label_dictionary, len(self.record.classes))
         for name in self.record.metrics:
             check("metric", name, name in METRICS, f"one of {', '.join(METRICS)}")
-        for name in self.record.headline:
-            check("headline metric", name, name in self.record.metrics, f"one of {', '.join(self.record.metrics)}")
-        binary = len(self.record.classes) == 2 and "1" in self.record.classes
-        if "f1" in self.record.metrics and not binary:
-            named = join_truncated(self.record.classes) or "none"
-            raise UserError(f"metric f1 needs two classes, one of them named 1, but {self.record.name} has {named}")
         if (root := getattr(task, "to_train", None)) is not None:
-            check_best_metric(root, self._validated())
+            rising = [SCORE, *self.record.metrics, *(["accuracy"] if self.record.kind != "regression" else [])]
+            losses = ["loss", "nll_loss", *(["words_cut"] if self.record.kind == "token-label" else [])]
+            check_best_metric(root, dict.fromkeys(rising, True) | dict.fromkeys(losses, False))
         self._scored: tuple[Tensor | None, dict[str, float]] = None, {}  # rows, and their metrics
-
-    def _validated(self) -> dict[str, bool]:
-        """Return the names that validation logs, True for those where more is better."""
-        rising = [SCORE, *self.record.metrics, *(["accuracy"] if self.record.kind != "regression" else [])]
-        losses = ["loss", "nll_loss", *(["words_cut"] if self.record.kind == "token-label" else [])]
-        return dict.fromkeys(rising, True) | dict.fromkeys(losses, False)
 
     def forward(
         self, model: nn.Module, sample: Mapping[str, Any], reduce: bool = True
@@ -196,17 +182,17 @@ class TextPredictionCriterion(FairseqCriterion):
         return rows[:, :width], rows[:, width : 2 * width]
 
 
-def class_weights(given: Any, record: Task, dictionary: Dictionary) -> Tensor | None:
+def class_weights(option: Any, record: Task, dictionary: Dictionary) -> Tensor | None:
     """Return the weights of the classes, (classes,), from the option, which must suit the task."""
-    if given is None:
+    if option is None:
         return None
     name, count, kinds = "criterion.class_weights", len(record.classes), ("single-label", "token-label")
-    check(name, given, record.kind in kinds, f"left out with {record.kind} tasks")
+    check(name, option, record.kind in kinds, f"left out with {record.kind} tasks")
     rows = dictionary.count[dictionary.nspecial :][:count]
-    weights = [sum(rows) / (count * max(1, class_count)) for class_count in rows] if given == "balanced" else given
+    weights = [sum(rows) / (count * max(1, class_count)) for class_count in rows] if option == "balanced" else option
     works = isinstance(weights, Sequence) and len(weights) == count
     works = works and all(isinstance(weight, int | float) and weight >= 0 for weight in weights)
-    check(name, given, works, f"balanced, or a list of {count} numbers from 0 on, for {', '.join(record.classes)}")
+    check(name, option, works, f"balanced, or a list of {count} numbers, each at least 0: {', '.join(record.classes)}")
     return torch.tensor([float(weight) for weight in weights])
 
 

@@ -42,22 +42,15 @@ def batch_tokens(device: str) -> int:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Prediction for a row.
-
-    Attributes:
-        label: the class, or the score as text; the classes of a multi-label task; the class of each word for token
-            labels.
-        probabilities: by class; empty for scores and token labels.
-        cut: number of truncated words, whose class is the most frequent of the training set.
-    """
+    """Prediction for a row: its class or its score as text, several classes, or the class of each word."""
 
     label: str | tuple[str, ...]
-    probabilities: dict[str, float]
-    cut: int = 0
+    probabilities: dict[str, float]  # by class; empty for scores and token labels
+    cut: int = 0  # number of truncated words, whose class is the most frequent of the training set
 
 
 class _Row(NamedTuple):
-    """Input of the model, (tokens,), and for token labels the positions of first pieces of words, (words,)."""
+    """Input of the model, (tokens,), and for token labels the positions of the words' first pieces, (words,)."""
 
     tokens: Tensor
     word_starts: Tensor | None = None
@@ -70,13 +63,6 @@ class Predictor:
         model: its file, or the result of ``from_pretrained``.
         data: the prepared folder of a task, by default the one that it was fine-tuned on.
         device: by default the first GPU, or the CPU.
-
-    Attributes:
-        record: of the data's task.
-        labels: the classes by number; none for scores.
-        pairs: True if a row is two texts.
-        longest: maximum tokens of a row.
-        cut: number of longer rows, so far.
     """
 
     def __init__(self, model: Path | HubInterface, data: Path | None = None, device: str | None = None) -> None:
@@ -84,17 +70,18 @@ class Predictor:
         checkpoint = model if isinstance(model, Path) else Path(hub.cfg.checkpoint.save_dir)
         if not isinstance(hub.task, SentencePredictionTask):
             raise UserError(
-                f"{checkpoint} was not fine-tuned here: its task is {hub.cfg.task._name}, not text_prediction; an "
+                f"{checkpoint} was trained on the task {hub.cfg.task._name}: predictions need text_prediction; an "
                 "imported classifier predicts in transformers"
             )
         self.task, cfg = hub.task, hub.task.cfg
         folder = Path(cfg.data)
         self.record = record_of(hub.task, checkpoint)
-        self.labels = self.record.classes
-        self.pairs = has_pairs(folder)
+        self.labels = self.record.classes  # by number; none for scores
+        self.pairs = has_pairs(folder)  # True if a row is two texts
         if getattr(cfg, "truncation", None) == "random-crop":
             cfg.truncation = "head"  # as in the task outside train: no prediction is random
-        self.longest, self.cut = max_length_and_method(cfg, cfg.max_positions)[0], 0
+        self.longest = max_length_and_method(cfg, cfg.max_positions)[0]  # maximum tokens of a row
+        self.cut = 0  # number of longer rows, so far
         self._tokenizer = load_tokenizer(folder)
         self._device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         self._model = hub.model.eval().to(self._device)
@@ -115,9 +102,8 @@ class Predictor:
                 yield self._truncate(_Row(item["net_input.src_tokens"], item.get("word_starts")))
 
         predictions = list(self._predict(rows(), total=len(dataset), desc=f"{folder.name} {name}", disable=None))
-        if not targets or targets[0] is None:
-            return predictions, None
-        if self.record.kind == "token-label" and any(bool((target == UNKNOWN).any()) for target in targets):
+        has_labels = bool(targets) and targets[0] is not None
+        if not has_labels or (self.record.kind == "token-label" and any(UNKNOWN in target for target in targets)):
             return predictions, None
         return predictions, [self._target(target) for target in targets]
 
@@ -159,9 +145,9 @@ class Predictor:
         return _Row(row.tokens[keep_mask], None if row.word_starts is None else remap(row.word_starts, keep_mask))
 
     def _predict(self, rows: Iterator[_Row], **bar: Any) -> Iterator[Prediction]:
+        label = self._label_words if self.record.kind == "token-label" else self._label_rows
         with tqdm(unit="row", **bar) as progress:
             while chunk := list(itertools.islice(rows, CHUNK)):
-                label = self._label_words if self.record.kind == "token-label" else self._label_rows
                 yield from label(self._compute(chunk, progress))
 
     @torch.inference_mode()
@@ -231,15 +217,13 @@ HubInterface.classify = classify  # model/hub.py cannot import higher layers
 
 def record_of(task: SentencePredictionTask, checkpoint: Path) -> Task:
     """Return the record of the data that a checkpoint's task was set up with; outputs and labels must be the same."""
+    cfg = task.cfg
     if isinstance(task, TextPredictionTask):
         for name, trained in (task.trained_labels or {}).items():
             current = getattr(task.record, name)
             if trained != (list(current) if name == "classes" else current):
-                raise UserError(
-                    f"{checkpoint} was trained on {name}={trained}, the data in {task.cfg.data} has {current}"
-                )
+                raise UserError(f"{checkpoint} was trained on {name}={trained}, the data in {cfg.data} has {current}")
         return task.record
-    cfg = task.cfg
     record = read_record(Path(cfg.data), cfg.regression_target)
     trained = ("regression" if cfg.regression_target else "single-label", cfg.num_classes)
     if trained != (record.kind, len(record.classes) or 1):
@@ -258,11 +242,9 @@ def write_predictions(predictor: Predictor, split: str, file: Path) -> None:
     writer = csv.writer(table, delimiter="\t", lineterminator="\n")
     writer.writerow(["label", "prediction", *(predictions[0].probabilities if predictions else ())])
     for prediction, target in zip(predictions, targets or (), strict=True):
-        labels = (
-            label if isinstance(label, str) else json.dumps(label, ensure_ascii=False)
-            for label in (target, prediction.label)
-        )
-        writer.writerow([*labels, *prediction.probabilities.values()])
+        labels = (target, prediction.label)
+        cells = (each if isinstance(each, str) else json.dumps(each, ensure_ascii=False) for each in labels)
+        writer.writerow([*cells, *prediction.probabilities.values()])
     write_whole(file, table.getvalue())
 
 

@@ -29,13 +29,7 @@ COLUMNS += ["majority class", "TF-IDF + linear SVM"]
 
 
 def write_results(sweep: Sweep, results: Sequence[Result], search: Sequence[Result]) -> str:
-    """Write the report of a sweep, and return its table in Markdown.
-
-    Args:
-        sweep: after its ``run``.
-        results: of every seed.
-        search: of settings that were tried and not chosen.
-    """
+    """Write the report of a sweep, and return its table in Markdown; `results` and `search` are those of its run."""
     table: list[dict[str, Any]] = []
     for name, summary in sweep.summaries.items():
         of_task = [result for result in results if result.run.task.name == name]
@@ -129,11 +123,7 @@ def as_markdown(table: Sequence[Mapping[str, Any]]) -> str:
 
 
 def best_checkpoints(out: Path) -> dict[str, Path]:
-    """Return by task the checkpoint of the run that is best on the dev set, from the report in a folder of runs.
-
-    Raises:
-        FileNotFoundError: the folder holds no report.
-    """
+    """Return by task the checkpoint of the run that is best on the dev set, from the report in a folder of runs."""
     file = out / RESULTS_FILE
     if not file.is_file():
         raise FileNotFoundError(f"{out} holds no {RESULTS_FILE}: linformer finetune writes it there")
@@ -148,12 +138,7 @@ FILES: Mapping[str, tuple[str, str]] = {
 
 
 def check_test_set(data: Path, name: str) -> None:
-    """Raise an error if a prepared task lacks the labels and the test set for a file of the submission.
-
-    Raises:
-        UserError: labels or test set are not the official ones.
-        FileNotFoundError: the folder was not prepared.
-    """
+    """Raise a UserError unless a prepared task has the official labels and test set for a file of the submission."""
     task, split = TASKS[FILES[name][0]], FILES[name][1]
     summary = read_summary(data)
     if sorted(summary.task.classes) != sorted(task.classes):

@@ -109,44 +109,30 @@ class Result:
 class Sweep:
     """Fine-tuning of a checkpoint on tasks, over seeds.
 
-    Attributes:
-        checkpoint: a pretrained model, or the folder of its run, which stands for its best checkpoint.
-        data: folder with a prepared folder per task.
-        out: folder of the runs and the report.
-        tasks: names of folders in `data`; sst_2 and sst-2 are SST-2.
-        seeds: one run of every task for each.
-        rates, batch_sizes: by default those of the task's recipe. If there are several, the first seed tries each pair
-            of them, and the other seeds train with the best pair.
-        search: use a grid of them by default, with rates that suit the model's width.
-        epochs: passes over the training rows, by default those of the recipe.
-        metric: chooses checkpoint and setting; by default the mean of the task's headline metrics.
-        overrides: Hydra's, for every run.
-        digest: of the checkpoint's file, at the start.
-        model: configuration of the checkpoint's model.
-        folders, summaries: of the prepared data, by task.
-        baselines: by task, after ``run``.
+    If there are several rates or batch sizes, the first seed tries each pair of them, and the other seeds train with
+    the best pair.
 
     Raises:
         UserError, FileNotFoundError: a task, a metric or the checkpoint does not exist, or the data has another
             vocabulary than the checkpoint.
     """
 
-    checkpoint: Path
-    data: Path
-    out: Path
-    tasks: Sequence[str]
-    seeds: Sequence[int]
-    rates: Sequence[float] = ()
-    batch_sizes: Sequence[int] = ()
-    epochs: float | None = None
-    metric: str | None = None
-    overrides: Sequence[str] = ()
-    search: bool = False
-    digest: str = field(init=False)
-    model: ResolvedConfig = field(init=False)
-    folders: dict[str, Path] = field(init=False, default_factory=dict)
-    summaries: dict[str, Summary] = field(init=False, default_factory=dict)
-    baselines: dict[str, Baselines] = field(init=False, default_factory=dict)
+    checkpoint: Path  # of a pretrained model; the folder of a run is its best checkpoint
+    data: Path  # folder with a prepared folder per task
+    out: Path  # folder of the runs and the report
+    tasks: Sequence[str]  # names of folders in `data`; sst_2 and sst-2 are SST-2
+    seeds: Sequence[int]  # one run of every task for each
+    rates: Sequence[float] = ()  # by default those of the task's recipe
+    batch_sizes: Sequence[int] = ()  # by default that of the task's recipe
+    epochs: float | None = None  # passes over the training rows, by default those of the recipe
+    metric: str | None = None  # chooses checkpoint and setting; by default the mean of the task's headline metrics
+    overrides: Sequence[str] = ()  # of Hydra, for every run
+    search: bool = False  # use a grid by default, with rates that suit the model's width
+    digest: str = field(init=False)  # of the checkpoint's file, at the start
+    model: ResolvedConfig = field(init=False)  # of the checkpoint
+    folders: dict[str, Path] = field(init=False, default_factory=dict)  # of the prepared data, by task
+    summaries: dict[str, Summary] = field(init=False, default_factory=dict)  # by task
+    baselines: dict[str, Baselines] = field(init=False, default_factory=dict)  # by task, after ``run``
     _trainings: dict[Path, Training] = field(init=False, default_factory=dict, repr=False)  # by folder
 
     def __post_init__(self) -> None:
@@ -188,12 +174,8 @@ class Sweep:
         Returns:
             The results of every seed, and those of settings that were tried and not chosen.
         """
-        runs = [
-            self.plan(task, seed, setting)
-            for seed in self.seeds
-            for task in self.summaries
-            for setting in self.settings(task)
-        ]
+        tasks = [(task, setting) for task in self.summaries for setting in self.settings(task)]
+        runs = [self.plan(task, seed, setting) for seed in self.seeds for task, setting in tasks]
         self._check(runs)
         self._lock_folder()
         self._fit_baselines()
@@ -222,10 +204,8 @@ class Sweep:
 
     def training(self, run: Run) -> Training:
         """Return the training of a run, always the same object, as it digests the files once."""
-        if run.folder not in self._trainings:
-            overrides = (*self._overrides(run), *self.overrides)
-            self._trainings[run.folder] = Training(FINE_TUNING, overrides, run.folder, run.updates)
-        return self._trainings[run.folder]
+        training = Training(FINE_TUNING, (*self._overrides(run), *self.overrides), run.folder, run.updates)
+        return self._trainings.setdefault(run.folder, training)
 
     @property
     def _has_several_settings(self) -> bool:
@@ -271,30 +251,28 @@ class Sweep:
 
     def _check(self, runs: Sequence[Run]) -> None:
         """Raise an error for invalid options before any work."""
-        for run in {run.task.name: run for run in runs}.values():
-            self._check_overrides(run)
-        missing = [run for run in runs if not self.training(run).is_complete()]
-        for run in {run.task.name: run for run in missing}.values():
-            setup_task(OmegaConf.create(compose_configuration(FINE_TUNING, self.training(run).settings)).task)
+        composed = {task: self._check_overrides(run) for task, run in {run.task.name: run for run in runs}.items()}
+        for task in {run.task.name for run in runs if not self.training(run).is_complete()}:
+            setup_task(OmegaConf.create(composed[task]).task)
 
         highest = max(run.setting.rate for run in runs)
         if self._is_narrow and highest < min(NARROW_RATES):
             logger.warning(
-                f"lr {highest:g} is for models of d = {NARROW} and more; one of d = {self.model.encoder_embed_dim} "
-                "learns little with it: --learning-rates 5e-4 2e-3 tries larger ones"
+                f"lr {highest:g} is too low for a model of d = {self.model.encoder_embed_dim}, as it is for models of "
+                f"d = {NARROW} and more: --learning-rates 5e-4 2e-3 tries higher ones"
             )
 
-    def _check_overrides(self, run: Run) -> None:
-        """Raise an error if the user's overrides change the options that distinguish the runs, or their folders."""
+    def _check_overrides(self, run: Run) -> dict[str, Any]:
+        """Return a run's configuration; raise an error if overrides change folders or options that distinguish runs."""
         words = self.training(run).settings
-        ours = words[: len(words) - len(self.overrides)]
-        expected, composed = (
-            dict(flat(compose_configuration(FINE_TUNING, override_list))) for override_list in (ours, words)
-        )
+        composed = compose_configuration(FINE_TUNING, words)
+        options = dict(flat(composed))
+        expected = dict(flat(compose_configuration(FINE_TUNING, words[: len(words) - len(self.overrides)])))
         for name in SET_BY_SWEEP:
             allowed = expected.get(name)
-            value = composed.get(name, allowed)
+            value = options.get(name, allowed)
             check(name, value, value == allowed, f"{allowed}, by the flags of linformer finetune")
+        return composed
 
     def _lock_folder(self) -> None:
         """Keep other processes from writing a report to this folder while this one lives."""
@@ -312,16 +290,13 @@ class Sweep:
     def _search(self, runs: list[Run], train: Callable[[list[Run]], list[Result]]) -> tuple[list[Result], list[Result]]:
         """Try every setting with the first seed, and train the other seeds with the best one of each task."""
         tried = train([run for run in runs if run.seed == self.seeds[0]])
-        best = {
-            task: max(
-                (result for result in tried if result.run.task.name == task),
-                key=lambda result: (not result.error, result.value),  # a failed one only if all failed
-            )
-            for task in self.summaries
-        }
-        chosen = {task: result.run.setting for task, result in best.items()}
-        remaining = [run for run in runs if run.seed != self.seeds[0] and run.setting == chosen[run.task.name]]
-        return [*best.values(), *train(remaining)], [result for result in tried if result not in best.values()]
+        best: dict[str, Result] = {}
+        for result in sorted(tried, key=lambda result: (bool(result.error), -result.value)):
+            best.setdefault(result.run.task.name, result)  # a failed one only if all failed
+        chosen = [best[task] for task in self.summaries]
+        settings = {result.run.task.name: result.run.setting for result in chosen}
+        remaining = [run for run in runs if run.seed != self.seeds[0] and run.setting == settings[run.task.name]]
+        return [*chosen, *train(remaining)], [result for result in tried if result not in chosen]
 
     def _train(self, runs: Sequence[Run], jobs: int, launcher: Sequence[str]) -> list[Result]:
         calls: list[Callable[[], Result]] = [
@@ -363,11 +338,7 @@ def read_task(folder: Path) -> Summary:
 
 
 def train_and_score(run: Run, training: Training, data: Path, launcher: Sequence[str] = ()) -> Result:
-    """Train a run to its end, predict with its best checkpoint, and score the saved predictions.
-
-    Raises:
-        OSError: the training failed.
-    """
+    """Train a run to its end, predict with its best checkpoint, and score the saved predictions."""
     training.run(launcher)
     made_by = training.fingerprint.digests()
     if scores := read_scores(run, made_by):

@@ -13,7 +13,6 @@ resolvers and a launcher. Everything else applies only to fairseq-hydra-train wi
 ``hydra/launcher=processes`` runs each job of a ``--multirun`` in a separate process.
 """
 
-import hashlib
 import os
 import re
 import shlex
@@ -34,25 +33,18 @@ from hydra.plugins.launcher import Launcher
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 
-# Overrides in a run's name: choices from groups, and the attention. Others are compared when the run resumes.
-_NAME_OVERRIDES = re.compile(r"[a-z_]+$|model\.attention$")
+# Overrides in a run's name: choices from groups, and the attention. Others are compared when the run resumes. The name
+# is the same on any number of GPUs.
+_NAME_OVERRIDES = re.compile(r"(?!(recipe|distributed)$)[a-z_]+$|model\.attention$")
 _OF_MULTIRUN = re.compile(r"[+~]*hydra[./](mode|launcher|sweeper|sweep)\b")  # options that a single job does not need
 _NUMBERS = re.compile(r"(optimization\.(?:lr|update_freq)=)([\d.e+,-]+)")  # fairseq wants a list
-_MAX_NAME_LENGTH = 120  # characters of a name; file systems allow 255 bytes
 
 
 def run_name(name: str, overrides: Sequence[str]) -> str:
     """Return the folder name of a run: `name`, the choices from groups, and the value of ``model.attention``."""
-    parts = []
-    for override in overrides:
-        key, _, value = override.lstrip("+~").partition("=")
-        if not _NAME_OVERRIDES.match(key) or key in ("recipe", "distributed"):  # the same on any number of GPUs
-            continue
-        parts.append(re.sub(r"[^\w.]+", "_", value).strip("_."))
-    full_name = "-".join([name, *filter(None, parts)])
-    if len(full_name) <= _MAX_NAME_LENGTH:
-        return full_name
-    return f"{full_name[: _MAX_NAME_LENGTH - 9]}-{hashlib.sha256(full_name.encode()).hexdigest()[:8]}"
+    pairs = [override.lstrip("+~").partition("=") for override in overrides]
+    values = [value for key, _, value in pairs if _NAME_OVERRIDES.match(key)]
+    return "-".join([name, *filter(None, (re.sub(r"[^\w.]+", "_", value).strip("_.") for value in values))])
 
 
 OmegaConf.register_new_resolver("folder_name", lambda path: Path(os.path.abspath(path)).name, replace=True)
@@ -91,7 +83,11 @@ class ProcessLauncher(Launcher):
         self._added = {"HYDRA_FULL_ERROR"} if sys.excepthook is _report else set()  # it makes a job print its traceback
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        _check_store(initial_job_idx + len(job_overrides))
+        if initial_job_idx + len(job_overrides) > 1 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            # The store of torchrun outlives a job (github.com/pytorch/pytorch/issues/135712): the next job's processes
+            # would read the previous job's addresses.
+            advice = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in the environment, and no static rendezvous (--master-port)"
+            sys.exit(f"error: several jobs of --multirun under torchrun need {advice}")
         failed_jobs, common_overrides = [], set.intersection(*map(set, job_overrides))
         environment = {name: value for name, value in os.environ.items() if name not in self._added}
         signal.signal(signal.SIGINT, lambda number, frame: None)  # the job receives it, too, and saves
@@ -107,17 +103,6 @@ class ProcessLauncher(Launcher):
         if failed_jobs:
             sys.exit(f"error: {len(failed_jobs)} of {len(job_overrides)} jobs failed: {'; '.join(failed_jobs)}")
         return [JobReturn(overrides=overrides, status=JobStatus.COMPLETED) for overrides in job_overrides]
-
-
-def _check_store(jobs: int) -> None:
-    """Exit with an error for several jobs under torchrun, whose store outlives a job.
-
-    The next job's processes would read the previous job's addresses (github.com/pytorch/pytorch/issues/135712).
-    """
-    shares_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    if jobs > 1 and shares_store and "TORCHELASTIC_RUN_ID" in os.environ:
-        advice = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in the environment, and no static rendezvous (--master-port)"
-        sys.exit(f"error: {jobs} jobs of --multirun under torchrun: it needs {advice}")
 
 
 ConfigStore.instance().store(
@@ -172,9 +157,6 @@ def check_config_name(config_dir: str | None, name: str) -> None:
 
 
 def _report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    if kind is KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return
     from fairseq_linformer.cli.fairseq_errors import report
 
     report(kind, error, trace)

@@ -398,7 +398,7 @@ def test_words_and_their_tags_are_printed(tagged, tmp_path, capsys):
         list(zip(text.split(), row.label, strict=True)) for text, row in zip(texts, expected, strict=True)
     ]
     cut = sum(row.cut for row in expected)
-    assert cut and f"{cut} of 13 words were cut" in captured.err
+    assert cut and f"{cut} of 13 words were truncated" in captured.err
     lists = as_file(tmp_path, "jsonl", [["the", "o\tl\nd", "dog"]])
     assert [line.split("\t")[0] for line in printed(capsys, tagged, lists)] == ["the", "o l d", "dog", ""]
     rows = map(json.loads, printed(capsys, tagged, path, to="jsonl"))
