@@ -1,5 +1,6 @@
-"""The baseline of words: it learns what words say, from the prepared folder alone, and nothing of the dev set."""
+"""Baselines: TF-IDF learns the labels of words from a prepared folder, and nothing of the dev set."""
 
+import itertools
 import random
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.data.prepare.labelled_folder import write_labelled
 from fairseq_linformer.data.prepare.vocabulary_training import train_sentencepiece
-from fairseq_linformer.data.task_record import own_task
+from fairseq_linformer.data.task_record import KINDS, own_task
 from fairseq_linformer.data.tokenizer import SentencePieceTokenizer, Tokenizer
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.finetune import baseline
@@ -26,15 +27,15 @@ def tokenizer(tmp_path_factory) -> Tokenizer:
 
 
 def rows(number, seed) -> list[tuple[list[str], list[str]]]:
-    """Sentences, and which of the words good, bad, funny, sad stand in each."""
+    """Sentences, and the words among good, bad, funny, sad in each."""
     chance = random.Random(seed)
-    found = []
+    sentences = []
     for _ in range(number):
-        said = [chance.choice(["good", "bad"]), *chance.sample(["funny", "sad"], chance.randrange(3))]
-        words = [*chance.choices(WORDS, k=6), *said]
+        labels = [chance.choice(["good", "bad"]), *chance.sample(["funny", "sad"], chance.randrange(3))]
+        words = [*chance.choices(WORDS, k=6), *labels]
         chance.shuffle(words)
-        found.append((words, said))
-    return found
+        sentences.append((words, labels))
+    return sentences
 
 
 def prepare(folder, kind, tokenizer, train, valid) -> Path:
@@ -43,22 +44,18 @@ def prepare(folder, kind, tokenizer, train, valid) -> Path:
     return folder / kind
 
 
-def example(kind, words, said) -> Example:
-    text = " ".join(words)
-    if kind == "single-label":
-        return Example(text, said[0])
-    if kind == "multi-label":
-        return Example(text, tuple(said))
-    if kind == "regression":
-        return Example(text, str(4.0 * ("good" in said) + ("funny" in said)))
-    return Example(tuple(words), tuple("SAID" if word in said else "O" for word in words))
-
-
-KINDS = ("single-label", "multi-label", "regression", "token-label")
+def example(kind, words, labels) -> Example:
+    label = {
+        "single-label": labels[0],
+        "multi-label": tuple(labels),
+        "regression": str(4.0 * ("good" in labels) + ("funny" in labels)),
+        "token-label": tuple("LABEL" if word in labels else "O" for word in words),
+    }
+    return Example(tuple(words) if kind == "token-label" else " ".join(words), label[kind])
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_learns_what_words_say(tmp_path, tokenizer, kind):
+def test_it_learns_the_labels_of_words(tmp_path, tokenizer, kind):
     train, valid = ([example(kind, *row) for row in rows(number, number)] for number in (300, 60))
     folder = prepare(tmp_path, kind, tokenizer, train, valid)
     scores = fit_baselines(folder).tf_idf
@@ -68,26 +65,22 @@ def test_it_learns_what_words_say(tmp_path, tokenizer, kind):
 
 def test_the_labels_of_the_dev_set_are_not_learned(tmp_path, tokenizer):
     chance = random.Random(1)
-    train = [Example(" ".join(words), said[0]) for words, said in rows(300, 1)]
+    train = [Example(" ".join(words), labels[0]) for words, labels in rows(300, 1)]
     valid = [Example(" ".join(words), chance.choice(["good", "bad"])) for words, _ in rows(200, 2)]
     folder = prepare(tmp_path, "single-label", tokenizer, train, valid)
     assert 35 < fit_baselines(folder).tf_idf["valid"]["accuracy"] < 65
 
 
 def test_pairs_are_compared(tmp_path, tokenizer):
-    """Whether both texts say the same word: neither alone tells."""
-    chance = random.Random(1)
-
-    def pairs(number) -> list[Example]:
-        said = [(chance.choice(["good", "bad"]), chance.choice(["good", "bad"])) for _ in range(number)]
-        return [Example(f"music {one}", str(int(one == two)), f"film {two}") for one, two in said]
-
-    folder = prepare(tmp_path, "single-label", tokenizer, pairs(200), pairs(50))
+    """The label is 1 if both texts have the same word, so that neither text is enough."""
+    words = itertools.product(("good", "bad"), repeat=2)
+    pairs = [Example(f"music {first}", str(int(first == second)), f"film {second}") for first, second in words]
+    folder = prepare(tmp_path, "single-label", tokenizer, 50 * pairs, 10 * pairs)
     assert fit_baselines(folder).tf_idf["valid"]["accuracy"] == 100
 
 
-def test_words_of_one_row_count_where_all_are_and_none_is_named(tmp_path, tokenizer, monkeypatch):
-    """Rows of one long word each: a protein, a sentence without spaces."""
+def test_words_of_a_single_row_count_if_all_are_and_texts_without_words_are_rejected(tmp_path, tokenizer, monkeypatch):
+    """Rows of one long word each, such as proteins."""
     monkeypatch.setattr(baseline, "MIN_TEXTS_FOR_PRUNING", 2)
     rows = [Example(f"word{number}", "xy"[number % 2]) for number in range(6)]
     folder = prepare(tmp_path / "words", "single-label", tokenizer, rows, rows)
@@ -100,7 +93,7 @@ def test_words_of_one_row_count_where_all_are_and_none_is_named(tmp_path, tokeni
 
 @pytest.mark.parametrize("train", [1, 9])
 def test_one_class_or_few_rows_are_no_error(tmp_path, tokenizer, train, monkeypatch):
-    """Nor is another class that the sample for cross-validation lacks."""
+    """A class that the sample for cross-validation lacks is no error either."""
     monkeypatch.setattr(baseline, "MAX_TEXTS", 3)
     rows = [Example("good", "x")] * train + [Example("film", "y")] * (train > 1)
     folder = prepare(tmp_path, "single-label", tokenizer, rows, [Example("bad", "x")])
@@ -115,17 +108,16 @@ def test_a_missing_dev_set_is_named(tmp_path, tokenizer):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_majority_class_is_that_of_train(tmp_path, tokenizer, kind):
-    """And not of what is scored, where another is commoner."""
+def test_the_majority_class_is_that_of_train_not_of_the_dev_set(tmp_path, tokenizer, kind):
     common, rare = (["music", "good"], ["good"]), (["film", "bad"], ["bad"])
     train, valid = ([example(kind, *row) for row in rows] for rows in ([common] * 9 + [rare], [common] + [rare] * 3))
-    found = fit_baselines(prepare(tmp_path, kind, tokenizer, train, valid)).majority["valid"]
+    scores = fit_baselines(prepare(tmp_path, kind, tokenizer, train, valid)).majority["valid"]
     name = "pearson" if kind == "regression" else "accuracy"
-    assert found[name] == {"single-label": 25.0, "multi-label": 25.0, "regression": 0.0, "token-label": 50.0}[kind]
+    assert scores[name] == {"single-label": 25.0, "multi-label": 25.0, "regression": 0.0, "token-label": 50.0}[kind]
 
 
 def test_a_strength_is_chosen_by_cross_validation(tmp_path, tokenizer, monkeypatch):
-    """Where the classes overlap, the strongest regularisation of these is far from the best."""
+    """If the classes overlap, the strongest regularisation is far from the best."""
     train, valid = ([example("single-label", *row) for row in rows(number, number)] for number in (300, 60))
     folder = prepare(tmp_path, "single-label", tokenizer, train, valid)
     for strengths in ((1e-9, 1.0), (1.0, 1e-9)):

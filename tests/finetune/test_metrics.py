@@ -1,6 +1,7 @@
-"""The metrics against their definitions."""
+"""The metrics compared with their definitions."""
 
 import math
+from collections import Counter
 
 import pytest
 
@@ -12,28 +13,20 @@ TARGETS = ["1", "0", "1", "1", "0", "0", "1", "0", "1"]
 PREDICTIONS = ["1", "1", "1", "0", "0", "0", "1", "0", "0"]
 
 
-def count(target, prediction):
-    return sum(pair == (target, prediction) for pair in zip(TARGETS, PREDICTIONS, strict=True))
-
-
-TRUE_1, TRUE_0, FALSE_1, FALSE_0 = count("1", "1"), count("0", "0"), count("0", "1"), count("1", "0")
-
-
 def correlation(a, b):
     mean_a, mean_b = sum(a) / len(a), sum(b) / len(b)
-    together = sum((x - mean_a) * (y - mean_b) for x, y in zip(a, b, strict=True))
-    return together / math.sqrt(sum((x - mean_a) ** 2 for x in a) * sum((y - mean_b) ** 2 for y in b))
+    covariance = sum((x - mean_a) * (y - mean_b) for x, y in zip(a, b, strict=True))
+    return covariance / math.sqrt(sum((x - mean_a) ** 2 for x in a) * sum((y - mean_b) ** 2 for y in b))
 
 
-def test_accuracy_and_f1():
-    f1 = 2 * TRUE_1 / (2 * TRUE_1 + FALSE_1 + FALSE_0)
-    expected = {"accuracy": 100 * (TRUE_1 + TRUE_0) / len(TARGETS), "f1": 100 * f1}
+def test_accuracy_f1_and_matthews():
+    counts = Counter(zip(TARGETS, PREDICTIONS, strict=True))
+    true_1, true_0, false_1, false_0 = (counts[pair] for pair in (("1", "1"), ("0", "0"), ("0", "1"), ("1", "0")))
+    f1 = 2 * true_1 / (2 * true_1 + false_1 + false_0)
+    expected = {"accuracy": 100 * (true_1 + true_0) / len(TARGETS), "f1": 100 * f1}
     assert score(TASKS["MRPC"], TARGETS, PREDICTIONS) == pytest.approx(expected)
-
-
-def test_matthews():
-    root = math.sqrt((TRUE_1 + FALSE_1) * (TRUE_1 + FALSE_0) * (TRUE_0 + FALSE_1) * (TRUE_0 + FALSE_0))
-    expected = 100 * (TRUE_1 * TRUE_0 - FALSE_1 * FALSE_0) / root
+    root = math.sqrt((true_1 + false_1) * (true_1 + false_0) * (true_0 + false_1) * (true_0 + false_0))
+    expected = 100 * (true_1 * true_0 - false_1 * false_0) / root
     assert score(TASKS["CoLA"], TARGETS, PREDICTIONS) == pytest.approx({"mcc": expected})
 
 
@@ -41,7 +34,9 @@ def test_correlations():
     targets, predictions = [5.0, 1.0, 3.0, 0.0, 4.0], [4.0, 2.0, 5.0, 1.0, 3.0]
     ranks = [[sorted(values).index(value) for value in values] for values in (targets, predictions)]
     expected = {"pearson": 100 * correlation(targets, predictions), "spearman": 100 * correlation(*ranks)}
-    assert score(TASKS["STS-B"], targets, predictions) == pytest.approx(expected)
+    for scale in (1.0, 1e-3):  # a narrow range is not constant
+        scaled = ([scale * value for value in values] for values in (targets, predictions))
+        assert score(TASKS["STS-B"], *scaled) == pytest.approx(expected)
 
 
 @pytest.mark.filterwarnings("error")
@@ -50,14 +45,12 @@ def test_correlations():
     [
         ([3.0], [2.0]),
         ([3.0, 3.0], [1.0, 2.0]),
-        ([1.0, 2.0, 3.0], [2.0, 2.0, 2.0]),
         ([1.0, 2.0, 3.0], [2.0, 2.0000001, 2.0]),
         ([1.0, 3.0], [math.nan, 2.0]),
-        ([1.0, 3.0], [math.inf, 2.0]),
     ],
 )
 def test_a_correlation_that_is_not_defined_is_zero(targets, predictions):
-    """Not nan, of which there is no mean over seeds."""
+    """A mean over seeds of nan would be nan."""
     assert score(TASKS["STS-B"], targets, predictions) == {"pearson": 0.0, "spearman": 0.0}
 
 
@@ -70,27 +63,15 @@ def test_metrics_of_one_class_alone():
         assert score(TASKS["MRPC"], alike, alike) == {"accuracy": 100.0, "f1": f1}
 
 
-def test_a_correlation_does_not_depend_on_the_scale():
-    """Scores are saved times the task's scale, and logged without it."""
-    targets, predictions = [0.0, 1.0, 3.0], [1.0, 1.0006, 1.0012]
-    tenth = score(TASKS["STS-B"], [target / 10 for target in targets], [prediction / 10 for prediction in predictions])
-    assert tenth == pytest.approx(score(TASKS["STS-B"], targets, predictions)) and tenth["spearman"] == pytest.approx(
-        100
-    )
-
-
 def test_every_metric_of_a_record_is_known():
-    records = [
-        *TASKS.values(),
-        *(own_task("own", kind) for kind in KINDS),
-        own_task("own", "token-label", ("B-A", "O")),
-    ]
+    records = [*TASKS.values(), *(own_task("own", kind) for kind in KINDS)]
+    records.append(own_task("own", "token-label", ("B-A", "O")))
     assert {name for task in records for name in task.metrics} == METRICS.keys()
     assert all({*task.headline} <= {*task.metrics} for task in records)
 
 
 def test_several_labels():
-    """Micro F1 counts over all classes, macro F1 averages theirs; accuracy is of rows with all of them right."""
+    """Micro F1 counts over all classes, macro F1 averages theirs; accuracy is the share of rows without any error."""
     task = own_task("own", "multi-label", ("a", "b", "c"))
     targets, predictions = [("a", "b"), ("b",), (), ("c",)], [("a",), ("b", "c"), (), ("c",)]
     micro, macro = 2 * 3 / (2 * 3 + 1 + 1), (1 + 2 / 3 + 2 / 3) / 3
@@ -107,7 +88,7 @@ def test_several_labels_of_which_one_or_none_occurs():
 
 
 def test_tags_of_words():
-    """Of all words alike: a long row counts more than a short one."""
+    """Each word has the same weight: a long row counts more than a short one."""
     task = own_task("own", "token-label", ("NOUN", "VERB"))
     targets, predictions = [("NOUN", "VERB", "NOUN"), ("VERB",)], [("NOUN", "VERB", "VERB"), ("VERB",)]
     noun, verb = 2 * 1 / (2 * 1 + 1), 2 * 2 / (2 * 2 + 1)
@@ -115,7 +96,7 @@ def test_tags_of_words():
 
 
 def test_entities():
-    """One is right where its type and both of its ends are; an entity ends with its row."""
+    """An entity is correct if its type and both ends are; it ends with its row."""
     pytest.importorskip("seqeval")
     task = own_task("own", "token-label", ("B-LOC", "B-PER", "I-PER", "O"))
     assert task.headline == ("entity_f1",)

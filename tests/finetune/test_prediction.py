@@ -1,4 +1,4 @@
-"""Predictor beside fairseq's hub, and linformer predict as users type it, on runs of two updates."""
+"""Predictor compared with fairseq's hub, and linformer predict, on runs of two updates."""
 
 import contextlib
 import itertools
@@ -6,8 +6,6 @@ import json
 import os
 import random
 import shutil
-import signal
-import subprocess
 import sys
 import zipfile
 from dataclasses import replace
@@ -29,18 +27,16 @@ from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.finetune import prediction
 from fairseq_linformer.finetune.prediction import Prediction, Predictor, read_predictions, write_predictions
-from tests.helpers import ROOT
 from tests.helpers.commands import fine_tuning, run
 from tests.helpers.inputs import sentences
 
 HEAD = "sentence_classification_head"
-USUAL = 1  # the number of the most frequent tag of `sentences_of_words`
-PAIR = ("class", "probability")
+MAJORITY = 1  # the number of the most frequent tag of `sentences_of_words`
 VALID = [line for line in sentences(40, seed=40).splitlines() if line]  # of the fixture `classification`
 
 
 def examples(number, *, labels=(None,), seconds=(None,), most=5) -> list[Example]:
-    """Texts of one to `most` words, not in the order of their lengths; five words are no more than the model reads."""
+    """Texts of one to `most` words, not in the order of their lengths; five words are not truncated."""
     chance = random.Random(1)
     words = sorted({word for line in VALID for word in line.split()})
     texts = [" ".join(chance.choices(words, k=chance.randint(1, most))) for _ in range(number)]
@@ -54,24 +50,24 @@ def write_task(folder, tokenizer, splits, labels=None, scale=1.0) -> Path:
 
 
 def fine_tune(data, folder, *more) -> Path:
-    """Two updates, by the command that users type; gives the run's folder."""
+    """Two updates, by the command that users type; return the run's folder."""
     words = ["optimization.max_update=2", "optimization.lr=[0.1]", "lr_scheduler.warmup_updates=1", *more]
     run(*fine_tuning(data, *words), cwd=folder)
     return folder / "runs" / data.name
 
 
 def fine_tune_own(kind, rows, tokenizer, folder, *more) -> Path:
-    """The run of an own task, some of whose rows validate it, and all without labels are its test set."""
+    """The run of an own task, with the first rows as validation and all rows without labels as test set."""
     splits = {"train": rows, "valid": rows[:9], "test": [replace(row, label=None) for row in rows]}
     write_labelled(folder / "own", own_task("own", kind), splits, load_tokenizer(tokenizer))
     return fine_tune(folder / "own", folder, *more)
 
 
 def changed(source, folder, drop=(), **task) -> Path:
-    """The folder of a copy of a run as if its task had other options, and a head that is as wide as they ask."""
+    """The folder of a copy of a run, with other options of its task, and a head of the width that they need."""
     state = torch.load(source / "checkpoint_best.pt", weights_only=True)
     options = {**state["cfg"]["task"], **task}
-    del state["task_state"]["labels"]  # as checkpoints were before they had them
+    del state["task_state"]["labels"]  # as in older checkpoints
     state["cfg"]["task"] = {name: value for name, value in options.items() if name not in drop}
     for name, value in state["model"].items():
         if name.startswith(f"classification_heads.{HEAD}.out_proj.") and len(value) != options["num_classes"]:
@@ -130,42 +126,43 @@ def predictor_of(folder, data=None) -> Predictor:
     return Predictor(folder / "checkpoint_best.pt", data)
 
 
-def assert_close(found, expected):
-    assert [row.label for row in found] == [row.label for row in expected]
-    for row, other in zip(found, expected, strict=True):
-        assert row.probabilities == pytest.approx(other.probabilities, abs=1e-5)
+def assert_close(predictions, expected):
+    for row, expected_row in zip(predictions, expected, strict=True):
+        assert row.label == expected_row.label
+        assert row.probabilities == pytest.approx(expected_row.probabilities, abs=1e-5)
 
 
-@pytest.mark.parametrize(("chunk", "tokens"), [(4096, 8192), (7, 60)])
-def test_probabilities_are_those_of_fairseqs_hub_row_by_row(reviews, monkeypatch, chunk, tokens):
-    monkeypatch.setattr(prediction, "CHUNK", chunk)
-    monkeypatch.setattr(prediction, "batch_tokens", lambda _: tokens)
+@pytest.fixture
+def small_batches(monkeypatch) -> None:
+    monkeypatch.setattr(prediction, "CHUNK", 7)
+    monkeypatch.setattr(prediction, "batch_tokens", lambda _: 60)
+
+
+def test_probabilities_are_those_of_fairseqs_hub_row_by_row(reviews, small_batches):
     rows = examples(25)
     classifier = LinformerRobertaModel.from_pretrained(str(reviews)).eval()
     expected = [classifier.predict(HEAD, classifier.encode(row.text)).exp().flatten().tolist() for row in rows]
-    assert max(row[0] for row in expected) - min(row[0] for row in expected) > 0.01, "the rows are told apart"
-    found = list(predictor_of(reviews).texts(rows))
-    assert [list(row.probabilities) for row in found] == [["0", "1"]] * 25
-    for row, probabilities in zip(found, expected, strict=True):
-        assert list(row.probabilities.values()) == pytest.approx(probabilities, abs=1e-5)
-        assert row.label == str(int(probabilities[1] > probabilities[0]))
+    assert max(row[0] for row in expected) - min(row[0] for row in expected) > 0.01, "rows differ"
+    named = [dict(zip("01", row, strict=True)) for row in expected]
+    labels = [max(row, key=row.__getitem__) for row in named]
+    assert_close(predictor_of(reviews).texts(rows), map(Prediction, labels, named))
 
 
 def test_the_hub_classifies_texts_pairs_and_words(reviews, scores, tagged):
     pairs = examples(9, seconds=["dog"])
     for folder, rows in ((reviews, examples(9)), (scores, pairs), (tagged, sentences_of_words(9))):
         hub = LinformerRobertaModel.from_pretrained(str(folder))
-        given = [row.text if row.second is None else (row.text, row.second) for row in rows]
-        assert_close(hub.classify(given), list(predictor_of(folder).texts(rows)))
-    assert hub.classify(["the old dog"]) == hub.classify([["the", "old", "dog"]]), "words stand between spaces"
+        inputs = [row.text if row.second is None else (row.text, row.second) for row in rows]
+        assert_close(hub.classify(inputs), predictor_of(folder).texts(rows))
+    assert hub.classify(["the old dog"]) == hub.classify([["the", "old", "dog"]])
     with pytest.raises(UserError, match="rows=the old dog"):
         hub.classify("the old dog")
 
 
 def test_a_split_gives_what_its_texts_give(reviews):
     predictor = predictor_of(reviews)
-    found, labels = predictor.split("valid")
-    assert_close(found, list(predictor.texts(Example(line, None) for line in VALID)))
+    predictions, labels = predictor.split("valid")
+    assert_close(predictions, predictor.texts(Example(line, None) for line in VALID))
     assert labels == [str(int("dog" in line or "cat" in line)) for line in VALID]
     assert predictor.split("test")[1] is None
     with pytest.raises(FileNotFoundError, match="valid1"):
@@ -173,55 +170,52 @@ def test_a_split_gives_what_its_texts_give(reviews):
 
 
 def test_long_texts_are_shortened_as_in_training(reviews, tmp_path):
-    """The split's rows are made by the task that training uses, which takes the head where crops are random."""
-    found = {}
+    """Splits are truncated by the task that training uses; a random crop becomes the head."""
+    predictions = {"whole": predictor_of(reviews).split("valid")[0]}
     for method in ("head", "tail", "head-tail", "random-crop"):
         predictor = predictor_of(changed(reviews, tmp_path / method, truncation=method, truncate_to=9))
-        found[method] = predictor.split("valid")[0]
-        assert_close(found[method], list(predictor.texts(Example(line, None) for line in VALID)))
+        predictions[method] = predictor.split("valid")[0]
+        assert_close(predictions[method], predictor.texts(Example(line, None) for line in VALID))
         assert (predictor.longest, 0 < predictor.cut <= len(VALID)) == (9, True)
-    assert found["random-crop"] == found["head"]
     assert predictor.split("train") == predictor_of(tmp_path / "head").split("train")
-    kept = [found["head"], found["tail"], found["head-tail"], predictor_of(reviews).split("valid")[0]]
-    for one, other in itertools.combinations(kept, 2):
-        differences = [a.probabilities["0"] - b.probabilities["0"] for a, b in zip(one, other, strict=True)]
+    assert predictions.pop("random-crop") == predictions["head"]
+    for first, second in itertools.combinations(predictions.values(), 2):
+        differences = [a.probabilities["0"] - b.probabilities["0"] for a, b in zip(first, second, strict=True)]
         assert max(map(abs, differences)) > 1e-3
 
 
 def test_scores_and_labels_of_a_regression_have_their_own_scale(scores):
     predictor = predictor_of(scores)
-    found, labels = predictor.split("valid")
+    of_split, labels = predictor.split("valid")
     assert labels == ["0.0", "0.5", "1.0", "1.5", "2.0", "2.5", "3.0", "3.5", "4.0", "4.5", "5.0"]
     rows = examples(11, seconds=["dog", "the cat"], most=3)
     classifier = LinformerRobertaModel.from_pretrained(str(scores)).eval()
-    for predictions in (found, list(predictor.texts(rows))):
-        for row, one in zip(rows, predictions, strict=True):
+    for predictions in (of_split, predictor.texts(rows)):
+        for row, predicted in zip(rows, predictions, strict=True):
             output = classifier.predict(HEAD, classifier.encode(row.text, row.second), return_logits=True).item()
-            assert float(one.label) == pytest.approx(5 * output, abs=1e-4) and one.probabilities == {}
-    assert len({one.label for one in found}) > 5 and predictor.labels == () and predictor.pairs
+            assert float(predicted.label) == pytest.approx(5 * output, abs=1e-4) and predicted.probabilities == {}
+    assert len({row.label for row in of_split}) > 5 and predictor.labels == () and predictor.pairs
 
 
 def test_several_classes_per_row(topics):
-    """Those with a probability above a half, by fairseq's hub row by row; and whatever the batches."""
+    """Classes with a probability above a half, by fairseq's hub row by row."""
     predictor = predictor_of(topics)
-    found, labels = predictor.split("valid")
+    predictions, labels = predictor.split("valid")
     assert labels == [tuple(sorted(TOPICS[row % 4])) for row in range(9)]
     rows = examples(32)
     classifier = LinformerRobertaModel.from_pretrained(str(topics)).eval()
-    for row, one in zip(rows, predictor.texts(rows), strict=True):
+    expected = []
+    for row in rows:
         logits = classifier.predict(HEAD, classifier.encode(row.text), return_logits=True)[0]
-        expected = dict(zip(("home", "pets", "sea"), logits.sigmoid().tolist(), strict=True))
-        assert one.probabilities == pytest.approx(expected, abs=1e-5)
-        assert one.label == tuple(name for name, value in one.probabilities.items() if value > 0.5)
-    assert_close(found, list(predictor.texts(rows[:9])))
+        probabilities = dict(zip(("home", "pets", "sea"), logits.sigmoid().tolist(), strict=True))
+        expected.append(Prediction(tuple(name for name, value in probabilities.items() if value > 0.5), probabilities))
+    assert_close(predictor.texts(rows), expected)
+    assert_close(predictions, predictor.texts(rows[:9]))
     assert predictor.split("test")[1] is None
 
 
-@pytest.mark.parametrize(("chunk", "tokens"), [(4096, 8192), (7, 60)])
-def test_a_tag_per_word(tagged, classification, monkeypatch, chunk, tokens):
-    """By the hub's logits where each word's first piece stands, which are counted word by word here."""
-    monkeypatch.setattr(prediction, "CHUNK", chunk)
-    monkeypatch.setattr(prediction, "batch_tokens", lambda _: tokens)
+def test_a_tag_per_word(tagged, classification, small_batches):
+    """By the hub's logits at the position of each word's first piece."""
     rows, tokenizer = sentences_of_words(32), load_tokenizer(classification)
     classifier = LinformerRobertaModel.from_pretrained(str(tagged)).eval()
     expected, cut = [], []
@@ -229,55 +223,48 @@ def test_a_tag_per_word(tagged, classification, monkeypatch, chunk, tokens):
         pieces = tokenizer.encode([f"{' ' if number else ''}{word}" for number, word in enumerate(row.text)])
         ids = [*[0, *itertools.chain.from_iterable(map(np.ndarray.tolist, pieces))][:23], 2]
         logits = classifier.predict(HEAD, torch.tensor(ids), return_logits=True)[0]
-        places = [1 + sum(map(len, pieces[:word])) for word in range(len(pieces))]
-        classes = [int(logits[place].argmax()) if place < len(ids) - 1 else USUAL for place in places]
+        starts = [1 + sum(map(len, pieces[:word])) for word in range(len(pieces))]
+        classes = [int(logits[start].argmax()) if start < len(ids) - 1 else MAJORITY for start in starts]
         expected.append(tuple(("first", "second")[number] for number in classes))
-        cut.append(sum(place >= len(ids) - 1 for place in places))
-    found = list(predictor_of(tagged).texts(rows))
-    assert [row.label for row in found] == expected and [row.cut for row in found] == cut
+        cut.append(sum(start >= len(ids) - 1 for start in starts))
+    predictions = list(predictor_of(tagged).texts(rows))
+    assert [row.label for row in predictions] == expected and [row.cut for row in predictions] == cut
     assert sum(cut) > 5 and len(set(itertools.chain.from_iterable(expected))) == 2
-
-
-def test_tags_of_a_split(tagged):
-    predictor, rows = predictor_of(tagged), sentences_of_words(32)
-    found, labels = predictor.split("valid")
-    assert found == list(predictor.texts(rows[:9])) and labels == [row.label for row in rows[:9]]
-    found, labels = predictor.split("test")
-    assert found == list(predictor.texts(rows)) and labels is None
+    predictor = predictor_of(tagged)
+    assert predictor.split("valid") == (list(predictor.texts(rows[:9])), [row.label for row in rows[:9]])
+    assert predictor.split("test") == (list(predictor.texts(rows)), None)
 
 
 def test_a_checkpoint_of_fairseqs_own_task(reviews, classification, tmp_path):
-    """It knows no truncation: a long text gives what its head gives, and nothing fails."""
-    own = changed(reviews, tmp_path / "run", drop=("truncation", "truncate_to", "kind"), _name="sentence_prediction")
+    """It has no options for truncation: only the head of a long text counts."""
+    dropped = ("truncation", "truncate_to", "kind")
+    fairseqs = changed(reviews, tmp_path / "run", drop=dropped, _name="sentence_prediction")
     rows = [*examples(5), Example("dog " * 40, None)]
-    assert_close(list(predictor_of(own).texts(rows)), list(predictor_of(reviews).texts(rows)))
+    assert_close(predictor_of(fairseqs).texts(rows), predictor_of(reviews).texts(rows))
     data = write_task(tmp_path / "long", classification, {"test": rows}, labels=("0", "1"))
-    assert_close(*(predictor_of(folder, data).split("test")[0] for folder in (own, reviews)))
+    assert_close(*(predictor_of(folder, data).split("test")[0] for folder in (fairseqs, reviews)))
     with (data / "label/dict.txt").open("a") as file:
-        file.write("madeupword0000 0\n")  # as fairseq-preprocess fills it up
-    assert predictor_of(own, data).labels == ("0", "1")
-    other = write_task(tmp_path / "other", classification, {"test": rows}, labels=TASKS["MNLI"].classes)
+        file.write("madeupword0000 0\n")  # as fairseq-preprocess adds
+    assert predictor_of(fairseqs, data).labels == ("0", "1")
+    wider = write_task(tmp_path / "wider", classification, {"test": rows}, labels=TASKS["MNLI"].classes)
     with pytest.raises(ValueError, match="2 outputs"):
-        predictor_of(own, other)
+        predictor_of(fairseqs, wider)
 
 
 def test_the_data_of_another_folder(reviews, topics, classification, tmp_path):
-    """Holds the splits, and must have the checkpoint's vocabulary and classes; an older one says their number alone."""
+    """It must have the checkpoint's vocabulary and classes, of which older checkpoints have only the number."""
     rows = examples(6, labels=("bad", "good"))
     named = write_task(tmp_path / "named", classification, {"train": rows, "test": rows})
-    found, labels = predictor_of(changed(reviews, tmp_path / "older"), named).split("test")
+    predictions, labels = predictor_of(changed(reviews, tmp_path / "older"), named).split("test")
     assert labels == ["bad", "good"] * 3
-    for row, own in zip(found, predictor_of(reviews).texts(rows), strict=True):
-        assert row.label == {"0": "bad", "1": "good"}[own.label] and list(row.probabilities) == ["bad", "good"]
-        assert list(row.probabilities.values()) == pytest.approx(list(own.probabilities.values()), abs=1e-5)
+    for row, expected in zip(predictions, predictor_of(reviews).texts(rows), strict=True):
+        assert row.label == {"0": "bad", "1": "good"}[expected.label]
+        assert row.probabilities["good"] == pytest.approx(expected.probabilities["1"], abs=1e-5)
 
     with pytest.raises(UserError, match=r"classes=\['0', '1'\]"):
         predictor_of(reviews, named)
     with pytest.raises(UserError, match="kind=multi-label"):  # parameters may have the same names and shapes
         predictor_of(topics, named)
-    three = write_task(tmp_path / "three", classification, {"test": rows}, labels=("bad", "fair", "good"))
-    with pytest.raises(ValueError, match="num_classes=2"):
-        predictor_of(reviews, three)
     for dictionary in (named / "dict.txt", named / "input0/dict.txt"):
         dictionary.write_text(dictionary.read_text() + "new 1\n")
     with pytest.raises(ValueError, match="named has another dictionary"):
@@ -296,7 +283,6 @@ def test_the_data_of_another_folder(reviews, topics, classification, tmp_path):
     ],
 )
 def test_saved_predictions_come_back(kind, labels, tmp_path):
-    """Whatever classes are called, and however long rows are."""
     has_probabilities = kind in ("single-label", "multi-label")
     probabilities = {"label": 0.2, "prediction": 0.8} if has_probabilities else {}
     predictor = SimpleNamespace(split=lambda name: ([Prediction(label, probabilities) for label in labels], labels))
@@ -347,7 +333,7 @@ def test_every_format_prints_the_same(reviews, tmp_path, capsys, monkeypatch):
         assert printed(capsys, reviews, path) == table
         path = path.rename(tmp_path / "other")
         assert printed(capsys, reviews / "checkpoint_best.pt", path, format=kind) == table
-    assert printed(capsys, reviews, path.rename(tmp_path / "texts.ndjson")) == table, "as prepare table reads it"
+    assert printed(capsys, reviews, path.rename(tmp_path / "texts.ndjson")) == table
     with piped("\n".join(TEXTS).encode(), monkeypatch):
         assert printed(capsys, reviews, "-") == table
     for line, row in zip(printed(capsys, reviews, as_file(tmp_path, "txt", TEXTS), to="jsonl"), expected, strict=True):
@@ -373,18 +359,17 @@ def test_pairs_and_scores(scores, tmp_path, capsys):
 def test_the_most_probable_of_several_classes_are_printed(topics, tmp_path, capsys, top):
     path = as_file(tmp_path, "txt", TEXTS)
     expected = list(predictor_of(topics).texts(Example(text, None) for text in TEXTS))
-    most = [sorted(row.probabilities.items(), key=lambda pair: -pair[1])[:top] for row in expected]
-    header, *lines = printed(capsys, topics, path, top=top)
-    assert [line.split("\t")[0] for line in lines] == [",".join(row.label) for row in expected]
+    header, *lines = (line.split("\t") for line in printed(capsys, topics, path, top=top))
     rows = [json.loads(line)["probabilities"] for line in printed(capsys, topics, path, top=top, to="jsonl")]
     if top is None:
-        assert header.split("\t") == ["labels", "home", "pets", "sea"]
+        assert header == ["labels", "home", "pets", "sea"]
         assert rows == [pytest.approx(row.probabilities) for row in expected]
-    else:
-        assert header.split("\t")[1:] == [f"{name}{rank}" for rank in range(1, min(top, 3) + 1) for name in PAIR]
-        cells = [[cell for name, value in pairs for cell in (name, f"{value:.4f}")] for pairs in most]
-        assert [line.split("\t")[1:] for line in lines] == cells
-        assert [list(row) for row in rows] == [[name for name, _ in pairs] for pairs in most]
+        return
+    assert header[1:] == [f"{name}{rank}" for rank in range(1, min(top, 3) + 1) for name in ("class", "probability")]
+    for prediction_row, line, row in zip(expected, lines, rows, strict=True):
+        pairs = sorted(prediction_row.probabilities.items(), key=lambda pair: -pair[1])[:top]
+        cells = [cell for name, value in pairs for cell in (name, f"{value:.4f}")]
+        assert line == [",".join(prediction_row.label), *cells] and [*row] == [name for name, _ in pairs]
 
 
 def test_words_and_their_tags_are_printed(tagged, tmp_path, capsys):
@@ -420,7 +405,7 @@ def test_words_and_their_tags_are_printed(tagged, tmp_path, capsys):
         ("tagged", "texts.txt", b"dog\n", {"top": 2}, "--top 2"),
     ],
 )
-def test_input_and_options_that_do_not_fit_are_named(request, tmp_path, capsys, model, name, content, options, named):
+def test_unsuitable_input_and_options_are_named(request, tmp_path, capsys, model, name, content, options, named):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=named):
         printed(capsys, request.getfixturevalue(model), tmp_path / name, **options)
@@ -437,7 +422,7 @@ def test_a_folder_without_a_fine_tuned_model_is_named(reviews, tmp_path, capsys)
 
 @pytest.mark.parametrize("bad", [b"\n", b"d\xf6g\n"])
 def test_nothing_is_predicted_before_all_rows_are_checked(reviews, tmp_path, capsys, monkeypatch, bad):
-    """An hour of predictions, and then a blank row: from a file and from a pipe, which is read once."""
+    """In a file, and in a pipe, which can be read once."""
     monkeypatch.setattr(prediction, "CHUNK", 2)
     content = b"dog\n" * 5 + bad
     (tmp_path / "texts.txt").write_bytes(content)
@@ -447,24 +432,8 @@ def test_nothing_is_predicted_before_all_rows_are_checked(reviews, tmp_path, cap
         assert capsys.readouterr().out == ""
 
 
-def test_the_command_ends_with_its_reader(reviews, tmp_path):
-    path = as_file(tmp_path, "tsv", TEXTS)
-    command = [ROOT / "scripts/clone.py", "predict", reviews, "--input", path]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": environment, "text": True}
-    with subprocess.Popen([sys.executable, *map(str, command)], **pipes) as process:
-        process.stdout.close()  # as head does
-        assert process.stderr.read() == ""
-    assert process.returncode == 128 + signal.SIGPIPE
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        *("a", "--runs a --data b", "a --input a.txt --out b", "--runs a --data b --out c --to jsonl"),
-    ],
-)
-def test_options_that_do_not_go_together_are_refused(words):
+@pytest.mark.parametrize("words", ["a", "a --input a.txt --out b", "--runs a --data b --out c --to jsonl"])
+def test_incompatible_options_are_rejected(words):
     with pytest.raises(UserError, match="--input"):
         predict.run(**vars(parser_of("predict").parse_args(words.split())))
 
@@ -473,8 +442,8 @@ def write_results(folder, *runs) -> Path:
     """The part of linformer finetune's results that a submission reads, with links to the runs."""
     folder.mkdir()
     rows = []
-    for number, (task, score, place) in enumerate(runs):
-        (folder / str(number)).symlink_to(place)
+    for number, (task, score, run_folder) in enumerate(runs):
+        (folder / str(number)).symlink_to(run_folder)
         rows.append({"task": task, "folder": str(number), "scores": {}, "score": score, "error": ""})
     (folder / "results.json").write_text(json.dumps({"runs": rows}))
     return folder
@@ -508,15 +477,15 @@ def test_a_submission(glue, scores, tmp_path, capsys):
     for name, run_name in {"AX": "mnli", "MNLI-m": "mnli", "MNLI-mm": "mnli", "WNLI": "wnli"}.items():
         assert Path(made_by[f"{name}.tsv"]).samefile(tmp_path / run_name / "checkpoint_best.pt")
         split = "test1" if name == "MNLI-mm" else "test"
-        found, _ = predictor_of(tmp_path / run_name, glue.data / name.split("-m")[0]).split(split)
-        rows = [f"{number}\t{row.label}" for number, row in enumerate(found)]
+        predictions, _ = predictor_of(tmp_path / run_name, glue.data / name.split("-m")[0]).split(split)
+        rows = [f"{number}\t{row.label}" for number, row in enumerate(predictions)]
         assert tables[f"{name}.tsv"] == ["index\tprediction", *rows]
-    found = [float(row.label) for row in predictor_of(scores, glue.data / "STS-B").split("test")[0]]
-    rows = [f"{number}\t{min(5.0, max(0.0, score)):.3f}" for number, score in enumerate(found)]
+    predicted = [float(row.label) for row in predictor_of(scores, glue.data / "STS-B").split("test")[0]]
+    rows = [f"{number}\t{min(5.0, max(0.0, score)):.3f}" for number, score in enumerate(predicted)]
     assert tables["STS-B.tsv"] == ["index\tprediction", *rows] and len(tables["WNLI.tsv"]) == 147
     printed_lines = capsys.readouterr().out.splitlines()
     assert printed_lines[0] == f"{out}/submission.zip: {', '.join(made_by)}"
-    assert {"SST-2.tsv", "RTE.tsv"} <= {line.partition(":")[0] for line in printed_lines}, "which are missing"
+    assert {"SST-2.tsv", "RTE.tsv"} <= {line.partition(":")[0] for line in printed_lines}
 
     before = {path.name: path.stat().st_mtime_ns for path in out.iterdir()}
     with pytest.raises(UserError, match=str(out)):

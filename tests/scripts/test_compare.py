@@ -1,16 +1,15 @@
-"""scripts/compare.py: which runs it trains, what its table says, and that an interrupted comparison goes on."""
+"""scripts/compare.py: trained runs, the table, and continuation of an interrupted comparison."""
 
 import json
 import math
 import re
-from argparse import Namespace
 from functools import cache
 
 import compare
 import numpy as np
 import pytest
 import yaml
-from compare import Comparison, Pretraining, Result, Trial, markdown, read_comparison
+from compare import Comparison, Pretraining, Result, Trial, markdown, parse_arguments, read_comparison
 from copy_distance import NO_COPY, ClassLosses
 from omegaconf import OmegaConf
 
@@ -25,16 +24,14 @@ PERPLEXITIES |= {("b", 0.1, 1): math.inf, ("b", 0.01, 1): 11.0, ("b", 0.01, 2): 
 
 
 class StubPretraining(Pretraining):
-    """Runs whose perplexities are given."""
+    """Runs with the perplexities above."""
 
     def measure(self, trial):
         perplexity = PERPLEXITIES.get((trial.variant, trial.learning_rate, trial.seed), math.inf)
         if math.isinf(perplexity):
             return Result(perplexity)
-        losses = np.log([9.0, 3.0, perplexity])
-        classes = ClassLosses.of_tokens(
-            losses, np.array([NO_COPY, 1, 400]), np.zeros(3, dtype=int), [64, 192, 384, 512]
-        )
+        losses, distances = np.log([9.0, 3.0, perplexity]), np.array([NO_COPY, 1, 400])
+        classes = ClassLosses.of_tokens(losses, distances, np.zeros(3, dtype=int), [64, 192, 384, 512])
         return Result(perplexity, classes, {5: 30.0, 10: 20.0}, 0.25)
 
     def update(self, trial):
@@ -46,17 +43,13 @@ def stub(folder, learning_rates=(0.1, 0.01)):
     return Comparison(pretraining, learning_rates, [1, 2])
 
 
-def test_the_best_learning_rate_of_each_variant_is_trained_with_all_seeds(tmp_path):
+def test_the_best_learning_rate_of_each_variant_is_trained_with_all_seeds_and_compared_by_seed(tmp_path):
     comparison = stub(tmp_path)
     rows = comparison.run(jobs=2, rounds=1)
     assert comparison.results.keys() == {Trial(*key) for key in PERPLEXITIES}, "no other rate with the second seed"
     assert [row["learning_rate"] for row in rows] == [0.1, 0.01]
     content = json.loads((tmp_path / "results.json").read_text(), parse_constant=pytest.fail)
     assert content["variants"][1]["tried"] == {"0.1": None, "0.01": 11.0}
-
-
-def test_the_table_compares_seed_by_seed(tmp_path):
-    rows = stub(tmp_path).run(jobs=1, rounds=1)
     line = markdown(rows).splitlines()[3]
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert cells[:5] == ["`b`", "0.01", "25 %", "17.50 ± 9.19", "+15.0 ± 7.1 %"]  # 1 of 10 and 4 of 20
@@ -73,42 +66,37 @@ def test_a_variant_that_diverges_with_all_rates_is_named(tmp_path):
         stub(tmp_path, learning_rates=[0.1]).run(jobs=1, rounds=1)
 
 
-@pytest.mark.parametrize("message", [f"{DIVERGED}: after update 2", "out of memory"])
-def test_a_run_that_diverges_is_a_result_and_other_failures_are_errors(message, tmp_path, monkeypatch):
+def test_a_run_that_diverges_is_a_result_and_other_failures_are_errors(tmp_path, monkeypatch):
     def fail(*_):
-        raise OSError(message)
+        raise OSError(errors.pop())
 
     monkeypatch.setattr(compare, "train", fail)
+    errors = ["out of memory", f"{DIVERGED}: after update 2"]
     pretraining = Pretraining(tmp_path, tmp_path, "pretrain/tiny_512", {"a": []}, 10)
-    if message == "out of memory":
-        with pytest.raises(OSError, match=message):
-            pretraining.measure(Trial("a", 0.1, 1))
-    else:
-        assert pretraining.measure(Trial("a", 0.1, 1)) == Result(math.inf)
+    assert pretraining.measure(Trial("a", 0.1, 1)) == Result(math.inf)
+    with pytest.raises(OSError, match="out of memory"):
+        pretraining.measure(Trial("a", 0.1, 1))
 
 
-def options(**given):
-    defaults = {"comparison": "mechanisms", "data": "data", "out": "out", "only": None, "variant": [], "all": []}
-    named = {"learning_rates": None, "updates": None, "seeds": [1], **defaults, **given}
-    return Namespace(**{name: compare.Path(x) if name in ("data", "out") else x for name, x in named.items()})
+def comparison_of(*words):
+    return read_comparison(parse_arguments(["--data", "data", "--out", "out", *words]))
 
 
-@pytest.mark.parametrize("word", ["optimization.lr=[1]", "+common.seed=7", "checkpoint.save_dir=/x"])
-def test_an_override_of_what_the_comparison_sets_is_rejected(word):
+@pytest.mark.parametrize("word", ["optimization.lr=[1]", "+common.seed=7"])
+def test_an_override_of_a_flag_is_rejected(word):
     with pytest.raises(UserError, match=re.escape(word)):
-        read_comparison(options(variant=[["a", word]]))
+        comparison_of("--variant", "a", word)
 
 
 @pytest.mark.parametrize("file", sorted(compare.COMPARISONS.glob("*.yaml")), ids=lambda file: file.stem)
-def test_every_comparison_is_of_models_that_can_be_built(file, monkeypatch):
-    pretraining = read_comparison(options(comparison=file.stem)).pretraining
-    assert next(iter(pretraining.variants)) == "softmax", "with which the others are compared"
-    assert "control" in pretraining.variants
+def test_every_comparison_is_of_models_that_can_be_built(file):
+    pretraining = comparison_of("--comparison", file.stem).pretraining
+    assert next(iter(pretraining.variants)) == "softmax" and "control" in pretraining.variants
     compose = cache(lambda words: compose_configuration(pretraining.config, ["task.data=DATA", *words]))  # slow
     for words in pretraining.variants.values():
-        others = tuple(word for word in words if not re.match(r"model\.(?!max_positions)", word))
-        model = OmegaConf.from_dotlist([word for word in words if word not in others]).get("model", {})
-        content = compose(others)
+        composed = tuple(word for word in words if not re.match(r"model\.(?!max_positions)", word))
+        model = OmegaConf.from_dotlist([word for word in words if word not in composed]).get("model", {})
+        content = compose(composed)
         resolve_config(OmegaConf.create({**content["model"], **model}), content["task"]["tokens_per_sample"])
 
 
@@ -124,8 +112,7 @@ def test_an_interrupted_comparison_goes_on(corpus, tmp_path, monkeypatch):
     sizes += ["model.projected_length=8", "common.cpu=true", "lr_scheduler.warmup_updates=1"]
     variants = ["--variant", "softmax", "model.attention=softmax", "--variant", "linformer"]
     words = ["--data", str(corpus), "--seeds", "1", "--learning-rates", "0.01", "--updates", "4", "--rounds", "1"]
-    words += ["--jobs", "1", *variants, "--all", *sizes]
-    words = ["--out", str(tmp_path / "out"), *words]
+    words += ["--jobs", "1", *variants, "--all", *sizes, "--out", str(tmp_path / "out")]
     measure = Pretraining.measure
 
     def measure_first(self, trial):
@@ -142,7 +129,7 @@ def test_an_interrupted_comparison_goes_on(corpus, tmp_path, monkeypatch):
     written = first.stat().st_mtime_ns
     monkeypatch.setattr(Pretraining, "measure", measure)
     compare.main(words)
-    assert first.stat().st_mtime_ns == written, "what is complete is not trained again"
+    assert first.stat().st_mtime_ns == written, "a complete run is not repeated"
     rows = json.loads((tmp_path / "out/results.json").read_text())["variants"]
     assert all(row["update"]["seconds"] > 0 for row in rows)
     assert [row["share"] for row in rows] == [1.0, 8 / 32]

@@ -1,6 +1,7 @@
-"""Perplexity by copy distance against the definition, spelt out in loops."""
+"""Perplexity by copy distance compared with its definition in loops."""
 
 import math
+import shutil
 from types import SimpleNamespace
 
 import copy_distance
@@ -9,7 +10,9 @@ import pytest
 import torch
 from copy_distance import NO_COPY, ClassLosses, MaskedText, copy_distances, token_stream
 
+from fairseq_linformer.data.prepare.corpus import prepare_corpus
 from fairseq_linformer.training.masked_lm import DynamicMaskedLMConfig, DynamicMaskedLMTask
+from tests.helpers.inputs import sentences
 
 SYMBOLS, BOS, MASK = 50, 0, 49
 
@@ -17,16 +20,12 @@ SYMBOLS, BOS, MASK = 50, 0, 49
 def naive_distances(tokens, masked):
     distances = []
     for sequence, position in zip(*masked.nonzero(), strict=True):
-        copies = [
-            abs(other - position)
-            for other in range(tokens.shape[1])
-            if not masked[sequence, other] and tokens[sequence, other] == tokens[sequence, position]
-        ]
-        distances.append(min(copies, default=NO_COPY))
+        is_copy = ~masked[sequence] & (tokens[sequence] == tokens[sequence, position])
+        distances.append(min(abs(is_copy.nonzero()[0] - position), default=NO_COPY))
     return distances
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (1, 40), (7, 33), (3, 2)])
+@pytest.mark.parametrize("shape", [(1, 1), (7, 33)])
 @pytest.mark.parametrize("vocabulary", [1, 3, 50])
 def test_distances_are_those_of_a_naive_loop(shape, vocabulary):
     draws = np.random.default_rng(vocabulary)
@@ -107,7 +106,11 @@ def test_losses_by_class_are_those_of_a_naive_count(text, length, monkeypatch):
     assert losses.sums.sum(0) == pytest.approx(sums, rel=1e-5)
 
 
-def test_sequences_are_those_of_the_training_task(corpus):
+def test_sequences_are_those_of_the_training_task(tmp_path):
+    (tmp_path / "text.txt").write_text(sentences(100, seed=1))
+    corpus = tmp_path / "data"
+    files = [tmp_path / "text.txt"], [shutil.copy(tmp_path / "text.txt", tmp_path / "valid.txt")]
+    prepare_corpus(*files, corpus, vocab_size=286, workers=1)
     text = MaskedText.of_split(corpus)
     assert text.tokens.tolist() == token_stream(corpus, "valid").tolist()
     for length in (16, 64):
@@ -118,5 +121,4 @@ def test_sequences_are_those_of_the_training_task(corpus):
         items = [dataset[index] for index in range(len(dataset))]
         expected = [torch.where(x["target"].eq(pad), x["net_input.src_tokens"], x["target"])[1:] for x in items]
         sequences = [text.tokens[indices] for batch in text.sequences(length) for indices in batch]
-        assert len(sequences) == len(expected)
         assert all(one.equal(other) for one, other in zip(sequences, expected, strict=True))

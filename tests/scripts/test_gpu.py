@@ -1,9 +1,8 @@
-"""scripts/gpu.py: a rehearsal of every part on the CPU; what is kept, stopped and repeated; the page's block."""
+"""scripts/gpu.py: a rehearsal on the CPU, parts that are kept, stopped and repeated, and the block of the page."""
 
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -30,11 +29,11 @@ def test_a_dry_run_measures_every_part(tmp_path):
     assert {row["model"] for row in rows if "seconds" in row} >= {*gpu.FIRST, *gpu.REMAINING} - {"softmax-cudnn"}
     assert [row["variant"] for row in content["quality"]["variants"]] == ["softmax", "fetch", "control"]
     printed = subprocess.run(command, check=True, cwd=tmp_path, capture_output=True, text=True).stdout
-    assert not printed, "nothing is left to do"
+    assert not printed
 
 
 def writes(folder, rows, after=""):
-    """A part that writes rows, and then does something else."""
+    """A part that writes rows before another program."""
     program = f"import json, pathlib; pathlib.Path({str(folder / 'results.json')!r}).write_text({json.dumps(rows)!r})"
     return Part(["-c", f"{program}\n{after}"], 0, 60, folder)
 
@@ -44,52 +43,42 @@ def results(tmp_path):
     return Results(tmp_path, dry_run=True)
 
 
-def run(results, part, name="part"):
-    run_all({name: part}, results, 60, gpu.environment(dry_run=True))
-    return json.loads(results.file.read_text())[name]
+def run(results, **parts):
+    run_all(parts, results, 60, gpu.environment(dry_run=True))
+    return json.loads(results.file.read_text())
+
+
+FAILING = Part(["-c", "raise SystemExit('no memory')"], 0, 60)
 
 
 def test_results_are_kept_until_code_or_machine_change(results, tmp_path, capsys):
-    assert run(results, writes(tmp_path / ".", {"rows": [ROW]}))["rows"] == [ROW]
+    assert run(results, part=writes(tmp_path, {"rows": [ROW]}))["part"]["rows"] == [ROW]
     capsys.readouterr()
-    run(results, Part(["-c", "raise SystemExit(1)"], 0, 60))
-    assert not capsys.readouterr().out, "what is done is not repeated"
+    run(results, part=FAILING)
+    assert not capsys.readouterr().out, "a complete part is not repeated"
     results.made_with = {**results.made_with, "code": "other"}
-    part = run(results, Part(["-c", "raise SystemExit('no memory')"], 0, 60))
+    part = run(results, part=FAILING)["part"]
     assert part["rows"] == [ROW], "results of earlier code rather than none"
-    assert part["made_with"] != results.made_with
-    assert part["reason"] == "status 1: no memory"
-    assert not results.is_done("part")
-    assert results.was_tried("part")
+    assert (part["made_with"] == results.made_with, part["reason"]) == (False, "status 1: no memory")
+    quick, long = Part(["-c", ""], 0, 60), Part(["-c", ""], 10_000, 60)
+    capsys.readouterr()
+    run(results, part=quick, new=quick, long=long)
+    names = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()]
+    assert names == ["new", "long", "part"], "parts that have not been tried come first"
+    assert [results.is_done(name) for name in names] == [True, False, True]
 
 
-def test_a_part_that_is_stopped_keeps_what_it_has_measured_and_leaves_no_process(results, tmp_path):
+def test_a_stopped_part_keeps_its_measurements_and_leaves_no_process(results, tmp_path):
     number = tmp_path / "number"
     after = "import os, subprocess, time; child = subprocess.Popen(['sleep', '100'])\n"
     after += f"pathlib.Path({str(number)!r}).write_text(str(child.pid)); time.sleep(100)"
     part = writes(tmp_path, {"rows": [ROW]}, after)
-    seconds = 3.0
-    reason = run_part(part, seconds, tmp_path / "log.txt", gpu.environment(dry_run=True))
-    results.add("part", part, seconds, reason)
+    reason = run_part(part, 3.0, tmp_path / "log.txt", gpu.environment(dry_run=True))
+    results.add("part", part, 3.0, reason)
     assert "limit" in reason
-    assert results.parts["part"]["rows"] == [ROW]
-    assert not results.is_done("part")
+    assert (results.parts["part"]["rows"], results.is_done("part")) == ([ROW], False)
     state = Path(f"/proc/{number.read_text()}/stat")
     wait_until(lambda: not state.is_file() or " Z " in state.read_text())
-
-
-def test_what_was_not_tried_comes_first_and_a_limit_holds(results, capsys):
-    run(results, Part(["-c", "raise SystemExit(1)"], 0, 60), "tried")
-    capsys.readouterr()
-    quick = Part(["-c", ""], 0, 60)
-    parts = {"tried": quick, "new": quick, "long": Part(["-c", ""], 10_000, 60)}
-    start = time.monotonic()
-    run_all(parts, results, 60, gpu.environment(dry_run=True))
-    assert time.monotonic() - start < 60
-    names = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()]
-    assert names == ["new", "long", "tried"]
-    assert results.is_done("new")
-    assert not results.is_done("long")
 
 
 @pytest.mark.parametrize("card", [MADE_WITH["card"], gpu.DRY_RUN])
@@ -109,15 +98,12 @@ def test_a_page_is_filled_again_and_again(tmp_path):
     file, page = tmp_path / "results.json", tmp_path / "page.md"
     (tmp_path / "benchmark").mkdir()
     page.write_text("before\n<!-- make gpu -->\nold\n<!-- end -->\nafter\n")
-    for seconds, shown in ((0.1, "| 512 | 100 ms, 41 % (2 GiB) |"), (0.2, "| 512 | 200 ms, 41 % (2 GiB) |")):
+    for seconds in (0.1, 0.2):
         file.write_text(json.dumps({"a": {"made_with": MADE_WITH, "rows": [{**ROW, "seconds": seconds}]}}))
         gpu.fill_page(file, page)
-        text = page.read_text()
-        assert text.startswith("before\n<!-- make gpu -->\n")
-        assert text.endswith("<!-- end -->\nafter\n")
-        assert shown in text
-    assert "old" not in text
-    assert "100 ms" not in text
+    text = page.read_text()
+    assert text.startswith("before\n<!-- make gpu -->\n") and text.endswith("<!-- end -->\nafter\n")
+    assert "| 512 | 200 ms, 41 % (2 GiB) |" in text and "old" not in text and "100 ms" not in text
     assert (tmp_path / gpu.PICTURE).is_file()
     file.write_text(file.read_text().replace(MADE_WITH["card"], gpu.DRY_RUN))
     with pytest.raises(SystemExit, match="dry run"):
