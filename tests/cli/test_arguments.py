@@ -1,6 +1,7 @@
-"""Numbers within bounds, Hydra's overrides, and names that the parsers repeat."""
+"""Numbers within bounds, Hydra's overrides, and copies of names."""
 
 import argparse
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,7 @@ from fairseq_linformer.data.task_record import KINDS
 TUNING = ["run", "--data", "tasks", "--tasks", "cola"]
 
 
-def test_the_parsers_repeat_the_names_of_the_package():
-    """--help does not wait for the import."""
+def test_copies_of_names_are_those_of_the_package():
     assert tuple(FORMATS) == arguments.FORMATS and tuple(KINDS) == arguments.KINDS
     assert tuple(EXTENSIONS) == arguments.EXTENSIONS
 
@@ -25,22 +25,17 @@ def test_the_parsers_repeat_the_names_of_the_package():
     ("parse", "text", "value"),
     [
         (number(int, least=1, most=8), "8", 8),
-        (number(int, least=0), "1" + 400 * "0", 10**400),
         (number(float, above=0), "1e-9", 1e-9),
         (number(int, least=1, most=8), "9", None),
         (number(int, least=1, most=8), "0", None),
         (number(int), "1.5", None),
         (number(float, above=0), "0", None),
-        (number(float), "inf", None),
         (number(float), "nan", None),
     ],
 )
 def test_numbers_have_bounds(parse, text, value):
-    if value is not None:
+    with pytest.raises(argparse.ArgumentTypeError, match=text) if value is None else contextlib.nullcontext():
         assert parse(text) == value
-        return
-    with pytest.raises(argparse.ArgumentTypeError, match=text):
-        parse(text)
 
 
 @pytest.mark.parametrize(

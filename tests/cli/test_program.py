@@ -1,4 +1,4 @@
-"""The end of a program after signals and errors, and models of the Hub."""
+"""Exit status after signals and errors, and models of the Hub."""
 
 import os
 import signal
@@ -55,21 +55,18 @@ def test_a_closed_pipe_ends_the_program_silently():
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
-@pytest.mark.parametrize("error", [UserError("k=3 is not allowed"), FileNotFoundError(2, "No such file", "a.txt")])
-def test_errors_of_the_user_are_one_line(error):
-    with pytest.raises(SystemExit) as ended, program():
-        raise error
-    assert ended.value.code == f"error: {error}"
-
-
-def test_other_errors_keep_their_traceback():
+def test_errors_of_the_user_are_one_line_and_others_keep_their_traceback():
+    for error in (UserError("k=3 is not allowed"), FileNotFoundError(2, "No such file", "a.txt")):
+        with pytest.raises(SystemExit) as ended, program():
+            raise error
+        assert ended.value.code == f"error: {error}"
     with pytest.raises(KeyError), program():
         raise KeyError("a defect")
 
 
 @pytest.fixture
 def downloads(tmp_path, monkeypatch):
-    """The names that a Hub with every model is asked for."""
+    """The names of downloaded models; every name can be downloaded."""
     huggingface_hub = pytest.importorskip("huggingface_hub")
     names: list[str] = []
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **options: names.append(name) or "cached")
@@ -77,18 +74,12 @@ def downloads(tmp_path, monkeypatch):
     return names
 
 
-@pytest.mark.parametrize("name", ["roberta-base", "FacebookAI/roberta-base"])
-def test_a_name_on_the_hub_is_downloaded_unless_it_is_a_folder(downloads, name):
-    path = Path(name)
-    assert str(resolve_model(path)) == "cached" and downloads == [name]
-    path.mkdir(parents=True)
-    assert resolve_model(path) == path and downloads == [name]
-
-
-@pytest.mark.parametrize("name", ["/no/such", "../there", "checkpoint.pt", "runs/missing", "a/b/c"])
-def test_other_paths_are_not_downloaded(downloads, name):
+def test_a_name_on_the_hub_is_downloaded_unless_it_is_a_path(downloads):
     Path("runs").mkdir()
-    assert str(resolve_model(Path(name))) == name and not downloads
+    for name in ("/no/such", "../there", "checkpoint.pt", "runs", "runs/missing", "a/b/c"):
+        assert str(resolve_model(Path(name))) == name and not downloads
+    for name in ("roberta-base", "FacebookAI/roberta-base"):
+        assert str(resolve_model(Path(name))) == "cached" and downloads.pop() == name
 
 
 def test_a_model_that_cannot_be_downloaded_is_named(downloads, monkeypatch):

@@ -100,13 +100,6 @@ def test_one_class_or_few_rows_are_no_error(tmp_path, tokenizer, train, monkeypa
     assert fit_baselines(folder).tf_idf["valid"]["accuracy"] == 100
 
 
-def test_a_missing_dev_set_is_named(tmp_path, tokenizer):
-    folder = tmp_path / "own"
-    write_labelled(folder, own_task("own", "single-label"), {"train": [Example("good", "x")]}, tokenizer)
-    with pytest.raises(FileNotFoundError, match="input0/valid"):
-        fit_baselines(folder)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_majority_class_is_that_of_train_not_of_the_dev_set(tmp_path, tokenizer, kind):
     common, rare = (["music", "good"], ["good"]), (["film", "bad"], ["bad"])
