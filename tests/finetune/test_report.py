@@ -1,12 +1,9 @@
 """The table of results, and GLUE's submission in the official sizes."""
 
 import contextlib
-import json
 import math
-from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -21,11 +18,9 @@ from fairseq_linformer.finetune.report import (
     as_markdown,
     check_test_set,
     table_rows,
-    write_results,
     write_submission_file,
 )
 from fairseq_linformer.finetune.sweep import Result, Run, Setting
-from fairseq_linformer.model.config import resolve_config
 from tests.helpers.inputs import Numbers
 
 
@@ -58,25 +53,6 @@ def test_splits_have_the_names_of_the_record():
         metrics = dict.fromkeys(task.metrics, 50.0)
         rows = table_rows(summary_of(task), [result_of(task, dict.fromkeys(task.scored, metrics))], None)
         assert [line.strip("| ").split(" | ")[0] for line in as_markdown([*rows]).splitlines()[2:]] == names
-
-
-def test_rows_of_other_tasks_stay_and_runs_of_another_checkpoint_go(tmp_path):
-    model = resolve_config(Namespace(encoder_layers=1), 16)
-
-    def report(name, digest, score):
-        summaries = {name: summary_of(TASKS[name])}
-        options = {"out": tmp_path, "checkpoint": tmp_path / "a.pt", "baselines": {}, "model": model}
-        sweep = SimpleNamespace(summaries=summaries, digest=digest, **options)
-        result = result_of(TASKS[name], {"valid": {"accuracy": score}}, folder=str(tmp_path / name))
-        write_results(sweep, [result], [])
-        content = json.loads((tmp_path / "results.json").read_text())
-        assert [row["task"] for row in content["table"]] == [run["task"] for run in content["runs"]]
-        return [(row["task"], row["mean"]) for row in content["table"]]
-
-    assert report("RTE", "1" * 64, 60.0) == [("RTE", 60.0)]
-    assert report("SST-2", "1" * 64, 80.0) == [("SST-2", 80.0), ("RTE", 60.0)]
-    assert report("RTE", "1" * 64, 61.0) == [("SST-2", 80.0), ("RTE", 61.0)]
-    assert report("RTE", "2" * 64, 62.0) == [("RTE", 62.0)]
 
 
 def test_the_value_of_a_run_is_of_its_metric():
