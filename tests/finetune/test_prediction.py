@@ -43,9 +43,8 @@ def examples(number, *, labels=(None,), seconds=(None,), most=5) -> list[Example
     return [Example(*row) for row in zip(texts, itertools.cycle(labels), itertools.cycle(seconds), strict=False)]
 
 
-def write_task(folder, tokenizer, splits, labels=None, scale=1.0) -> Path:
-    task = own_task("own", "regression" if labels == () else "single-label", labels or (), scale)
-    write_labelled(folder, task, splits, load_tokenizer(tokenizer))
+def write_task(folder, tokenizer, splits, kind="single-label", labels=(), scale=1.0) -> Path:
+    write_labelled(folder, own_task("own", kind, labels, scale), splits, load_tokenizer(tokenizer))
     return folder
 
 
@@ -56,11 +55,10 @@ def fine_tune(data, folder, *more) -> Path:
     return folder / "runs" / data.name
 
 
-def fine_tune_own(kind, rows, tokenizer, folder, *more) -> Path:
+def fine_tune_own(kind, rows, tokenizer, folder, *more, scale=1.0) -> Path:
     """The run of an own task, with the first rows as validation and all rows without labels as test set."""
     splits = {"train": rows, "valid": rows[:9], "test": [replace(row, label=None) for row in rows]}
-    write_labelled(folder / "own", own_task("own", kind), splits, load_tokenizer(tokenizer))
-    return fine_tune(folder / "own", folder, *more)
+    return fine_tune(write_task(folder / "own", tokenizer, splits, kind, scale=scale), folder, *more)
 
 
 def changed(source, folder, drop=(), **task) -> Path:
@@ -86,11 +84,9 @@ def reviews(classification, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def scores(classification, tmp_path_factory) -> Path:
-    """The run of a regression of pairs from 0 to 5, prepared as `linformer prepare glue` prepares STS-B."""
-    folder = tmp_path_factory.mktemp("scores")
+    """The run of a regression of pairs from 0 to 5."""
     rows = examples(33, labels=[str(number / 10) for number in range(0, 51, 5)], seconds=["dog", "the cat"], most=3)
-    write_task(folder / "STS-B", classification, {"train": rows, "valid": rows[:11]}, labels=(), scale=5.0)
-    return fine_tune(folder / "STS-B", folder)
+    return fine_tune_own("regression", rows, classification, tmp_path_factory.mktemp("scores"), scale=5.0)
 
 
 TOPICS = [("pets", "home"), (), ("sea",), ("pets",)]
@@ -183,8 +179,8 @@ def test_splits_are_predicted_like_texts_and_long_texts_are_truncated_as_in_trai
 def test_scores_and_labels_of_a_regression_have_their_own_scale(scores):
     predictor = predictor_of(scores)
     of_split, labels = predictor.split("valid")
-    assert labels == ["0.0", "0.5", "1.0", "1.5", "2.0", "2.5", "3.0", "3.5", "4.0", "4.5", "5.0"]
-    rows = examples(11, seconds=["dog", "the cat"], most=3)
+    assert labels == ["0.0", "0.5", "1.0", "1.5", "2.0", "2.5", "3.0", "3.5", "4.0"]
+    rows = examples(9, seconds=["dog", "the cat"], most=3)
     classifier = LinformerRobertaModel.from_pretrained(str(scores)).eval()
     for predictions in (of_split, predictor.texts(rows)):
         for row, predicted in zip(rows, predictions, strict=True):
@@ -330,7 +326,7 @@ def test_pairs_and_scores(scores, tmp_path, capsys):
     path = as_file(tmp_path, "tsv", TEXTS, seconds)
     assert printed(capsys, scores, path, second="second") == table
     assert printed(capsys, scores, path, text="second", second="text")[1:] != table[1:]
-    data = shutil.copytree(scores.parent.parent / "STS-B", tmp_path / "STS-B")
+    data = shutil.copytree(scores.parent.parent / "own", tmp_path / "own")
     summary = json.loads((data / "task.json").read_text())
     summary["task"]["columns"] = ["second", "text"]  # of what it was prepared from
     (data / "task.json").write_text(json.dumps(summary))
@@ -443,7 +439,7 @@ def glue(scores, reviews, classification, tmp_path, monkeypatch) -> SimpleNamesp
         splits = {name: replace(file, rows=rows + (name == "test1")) for name, file in splits.items()}
         monkeypatch.setitem(TASKS, task, replace(official, source=replace(official.source, files=splits)))
         tests = {name: examples(file.rows, seconds=["dog", "cat"]) for name, file in splits.items()}
-        write_task(data / task, classification, tests, labels=official.classes, scale=official.scale)
+        write_task(data / task, classification, tests, official.kind, official.classes, official.scale)
     options = {"kind": "single-label", "regression_target": False}
     wnli = changed(scores, tmp_path / "wnli", data=str(data / "WNLI"), num_classes=2, **options)
     mnli = changed(scores, tmp_path / "mnli", data=str(data / "MNLI"), num_classes=3, **options)
