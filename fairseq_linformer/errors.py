@@ -9,7 +9,7 @@ MOST_NAMED = 10  # items of a list in a message
 
 
 class UserError(ValueError):
-    """Error caused by user input: the message names the input, its value and what is allowed."""
+    """Error caused by user input: the message names the input, its value and the allowed values."""
 
 
 def check(name: str, value: object, holds: bool, allowed: str) -> None:

@@ -1,6 +1,6 @@
 """Style of all figures: sizes, fonts, grid, colours and readable ticks. Requires matplotlib.
 
-All `COLORS` can be told apart by colour-blind readers: Okabe and Ito's palette, then those colours of Paul Tol's
+All `COLORS` are distinct for colour-blind readers: Okabe and Ito's palette, then those colours of Paul Tol's
 "muted" palette that differ from it. Markers and lines differ too, for print without colour.
 """
 

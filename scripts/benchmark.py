@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measure time and memory of whole models and of single attention layers, beside other implementations.
+"""Measure time and memory of whole models and of single attention layers, and of other implementations.
 
 examples:
   python scripts/benchmark.py --out runs/benchmark --lengths 512 4096

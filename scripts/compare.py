@@ -221,7 +221,7 @@ class Comparison:
         return [Trial(variant, min(tried, key=tried.__getitem__), seed) for seed in self.seeds] if tried else []
 
     def write(self, times: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
-        """Write results.json, a row for each variant as far as it is measured, and return the rows.
+        """Write results.json, a row for each variant with its measurements so far, and return the rows.
 
         Args:
             times: seconds of an update by variant.

@@ -28,16 +28,16 @@ from .program import quieten_transformers
 def add_arguments(parser: Parser) -> None:
     parser.share("model", help="checkpoint, folder of a run (its best checkpoint), or folder of transformers")
     add = parser.add_argument
-    add("--input", metavar="FILE", type=Path, required=True, help="text file, plain, .gz or .xz; it is read whole")
+    add("--input", metavar="FILE", type=Path, required=True, help="text file, plain, .gz or .xz; all of it is read")
     parser.share("--out", help="folder to make")
     vocabulary = (
-        "the vocabulary: a prepared folder, a run, or a .model file of sentencepiece (default: the data that the model "
-        "was trained on)"
+        "vocabulary: a prepared folder, a run, or a .model file of sentencepiece (default: the data of the model's "
+        "training)"
     )
     parser.share("--tokenizer", required=False, help=vocabulary)
-    rows = "blocks of n tokens to average over, from all over the text"
+    rows = "number of blocks of n tokens to average over, evenly spaced in the text"
     add("--rows", metavar="R", type=number(int, least=1), default=8, help=rows)
-    tokens = "first tokens whose maps are drawn, at most 64; up to 48 are named"
+    tokens = "number of first tokens to draw maps of, at most 64; up to 48 have labels"
     add("--tokens", metavar="T", type=number(int, least=1, most=64), default=32, help=tokens)
 
 

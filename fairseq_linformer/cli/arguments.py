@@ -62,10 +62,10 @@ SHARED: dict[str, dict[str, Any]] = {
     },
     "--source": {"metavar": "DIR|ARCHIVE|URL", "required": True},
     "--tasks": {"metavar": "TASK", "nargs": "+", "action": Distinct},
-    "--text": {"metavar": "COLUMN", "help": "text's column, key, CoNLL number (default: as prepared, else text or 0)"},
+    "--text": {"metavar": "COLUMN", "help": "column, key or number of the text (default: as prepared, else text or 0)"},
     "--from": {"dest": "format"},
     "--seeds": {"metavar": "N", "nargs": "+", "type": number(int, least=0), "action": Distinct, "default": [1, 2, 3]},
-    "--second": {"metavar": "COLUMN", "help": "column or key of a pair's second text (default: as prepared)"},
+    "--second": {"metavar": "COLUMN", "help": "column or key of the second text of a pair (default: as prepared)"},
 }
 
 

@@ -33,7 +33,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--long", metavar="N", type=number(int, least=1), help=long)
     longer = "initial embeddings of further positions: copies of the source's in turn, or all interpolated between them"
     parser.add_argument("--positions", choices=EXTENSIONS, default="tile", help=longer)
-    corpus = "prepared corpus to fit E and F, or Hedgehog's feature map, on"
+    corpus = "prepared corpus to fit E and F, or Hedgehog's feature map"
     parser.add_argument("--fit-on", metavar="DIR", type=Path, help=corpus)
 
 

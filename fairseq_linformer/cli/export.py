@@ -34,10 +34,10 @@ ROUNDS = 20
 
 def add_arguments(parser: Parser) -> None:
     parser.share("model")
-    parser.share("--out", metavar="DIR|FILE", help="folder to make; of ONNX the file to write")
+    parser.share("--out", metavar="DIR|FILE", help="folder to make; for ONNX the file to write")
     formats = ("transformers", "onnx")
-    parser.add_argument("--format", choices=formats, default=formats[0], help="what the model becomes")
-    data = "prepared folder with its vocabulary, and labels (default: the one that it was trained on)"
+    parser.add_argument("--format", choices=formats, default=formats[0], help="format of the new file")
+    data = "prepared folder with the vocabulary and labels (default: that of the training)"
     parser.share("--data", help=data)
 
 

@@ -31,22 +31,22 @@ def add_arguments(parser: Parser) -> None:
     add = parser.add_argument
     parser.share("model", help="pretrained checkpoint, or the folder of its run (its best checkpoint)")
     parser.take_overrides("MODEL --data DIR --tasks TASK ... [options] [NAME=VALUE ...]")
-    parser.share("--data", required=True, help="holds a prepared folder per task: DIR/RTE, DIR/mine")
-    parser.share("--tasks", required=True, help="folders in DIR; small letters will do")
-    parser.share("--seeds", help="a run of every task for each")
+    parser.share("--data", required=True, help="folder with a prepared folder per task: DIR/RTE, DIR/mine")
+    parser.share("--tasks", required=True, help="folders in DIR, in any case")
+    parser.share("--seeds", help="one run of every task for each")
     parser.share("--out", required=False, default=Path("runs/finetune"), help="folder of the runs and the results")
     list_arguments: dict[str, Any] = {"nargs": "+", "action": Distinct, "default": []}
-    list_arguments["help"] = "of several, the first seed chooses the best (default: the task's recipe)"
+    list_arguments["help"] = "if several, the first seed chooses the best one (default: the task's recipe)"
     add("--learning-rates", metavar="X", type=number(float, above=0), **list_arguments)
     add("--batch-sizes", metavar="N", type=number(int, least=1), **list_arguments)
-    epochs_help = "times that the rows of train are seen (default: as the task's recipe)"
+    epochs_help = "passes over the rows of train (default: as in the task's recipe)"
     add("--epochs", metavar="N", type=number(float, above=0), help=epochs_help)
-    metric = "of the task's, chooses checkpoint and setting (default: the mean of the headline metrics)"
+    metric = "metric of the task that chooses checkpoint and setting (default: the mean of the headline metrics)"
     add("--metric", metavar="METRIC", help=metric)
     grid = "rates 1e-5 2e-5 3e-5 (models narrower than d = 384: 1e-4 5e-4 2e-3), batches of 16 32"
-    add("--search", action="store_true", help=f"try a grid where none is named: {grid}")
-    add("--jobs", metavar="N", type=number(int, least=1), default=1, help="runs side by side")
-    add("--launcher", metavar="NAME", help="of Hydra: slurm, or another that is installed (default: none)")
+    add("--search", action="store_true", help=f"try a grid by default: {grid}")
+    add("--jobs", metavar="N", type=number(int, least=1), default=1, help="number of runs at a time")
+    add("--launcher", metavar="NAME", help="Hydra's launcher: slurm, or another installed one (default: none)")
 
 
 def run(

@@ -16,7 +16,7 @@ from .program import quieten_transformers, resolve_model
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.share("model", metavar="FOLDER", help="of the model in transformers, or its name on the Hub")
+    parser.share("model", metavar="FOLDER", help="model of transformers, or its name on the Hub")
     parser.share("--out")
 
 

@@ -49,10 +49,10 @@ def add_arguments(parser: Parser) -> None:
     parser.share("--from", choices=FORMATS, help="format of the input (default: by its name; txt for -)")
     parser.share("--text")
     parser.share("--second")
-    top = "the N most probable classes with their probabilities, instead of all"
+    top = "print the N most probable classes with their probabilities, instead of all"
     add("--top", metavar="N", type=number(int, least=1), help=top)
-    add("--to", choices=("tsv", "jsonl"), help="format of what is printed (default: tsv)")
-    data = "prepared task, for its vocabulary and labels (default: the training's); with --runs: a folder of tasks"
+    add("--to", choices=("tsv", "jsonl"), help="format of the output (default: tsv)")
+    data = "prepared task with vocabulary and labels (default: that of the training); with --runs: a folder of tasks"
     parser.share("--data", help=data)
     add("--runs", metavar="DIR", type=Path, help="folder of linformer finetune with GLUE's tasks, for a submission")
     parser.share("--out", required=False, help="folder to make for the submission")

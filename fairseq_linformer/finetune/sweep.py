@@ -258,8 +258,8 @@ class Sweep:
         highest = max(run.setting.rate for run in runs)
         if self._is_narrow and highest < min(NARROW_RATES):
             logger.warning(
-                f"lr {highest:g} is too low for a model of d = {self.model.encoder_embed_dim}, as it is for models of "
-                f"d = {NARROW} and more: --learning-rates 5e-4 2e-3 tries higher ones"
+                f"lr {highest:g} suits models of d = {NARROW} and more, and is too low for one of "
+                f"d = {self.model.encoder_embed_dim}: --learning-rates 5e-4 2e-3 tries higher ones"
             )
 
     def _check_overrides(self, run: Run) -> dict[str, Any]:
