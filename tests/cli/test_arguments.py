@@ -58,10 +58,3 @@ def test_the_value_of_a_flag_and_a_folder_are_no_overrides(tmp_path, monkeypatch
     values = vars(parser_of("convert").parse_args(["runs/lr=0.1", "--fit-on", "data=a", "--out", "new=b"]))
     assert [str(values[name]) for name in ("model", "fit_on", "out")] == ["runs/lr=0.1", "data=a", "new=b"]
     assert values["overrides"] == []
-
-
-@pytest.mark.parametrize("words", ["--seeds 1 2 1", "--task cola", "--jobs", "--seeds 1 x"])
-def test_mistakes_end_with_status_2(words, capsys):
-    with pytest.raises(SystemExit, match=r"^2$"):
-        parser_of("finetune").parse_args([*TUNING, *words.split()])
-    assert "error: " in capsys.readouterr().err.splitlines()[-1]

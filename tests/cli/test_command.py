@@ -34,10 +34,10 @@ def test_the_help_of_every_verb_has_its_flags_and_defaults(verb, capsys):
             assert f"(default: {default})" in printed
 
 
-@pytest.mark.parametrize("words", [["predcit", "x"], ["prepare", "corpsu"], ["predict", "--inptu", "x"]])
+@pytest.mark.parametrize("words", ["predcit x", "prepare corpsu", "finetune m --data d --tasks t t", "export"])
 def test_mistakes_end_with_status_2(words, capsys):
     with pytest.raises(SystemExit, match="2"):
-        main(words)
+        main(words.split())
     assert "error: " in capsys.readouterr().err
 
 

@@ -63,14 +63,6 @@ def test_it_learns_the_labels_of_words(tmp_path, tokenizer, kind):
     assert fit_baselines(folder).tf_idf == scores
 
 
-def test_the_labels_of_the_dev_set_are_not_learned(tmp_path, tokenizer):
-    chance = random.Random(1)
-    train = [Example(" ".join(words), labels[0]) for words, labels in rows(300, 1)]
-    valid = [Example(" ".join(words), chance.choice(["good", "bad"])) for words, _ in rows(200, 2)]
-    folder = prepare(tmp_path, "single-label", tokenizer, train, valid)
-    assert 35 < fit_baselines(folder).tf_idf["valid"]["accuracy"] < 65
-
-
 def test_pairs_are_compared(tmp_path, tokenizer):
     """The label is 1 if both texts have the same word, so that neither text is enough."""
     words = itertools.product(("good", "bad"), repeat=2)

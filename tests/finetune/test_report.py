@@ -18,7 +18,6 @@ from fairseq_linformer.finetune.report import (
     as_markdown,
     check_test_set,
     table_rows,
-    write_submission_file,
 )
 from fairseq_linformer.finetune.sweep import Result, Run, Setting
 from tests.helpers.inputs import Numbers
@@ -46,15 +45,6 @@ def test_a_row_has_the_mean_and_the_deviation_over_seeds_beside_the_baselines():
     assert as_markdown([*rows]).splitlines()[2].startswith("| RTE | accuracy | failed |  | 0 |")
 
 
-def test_splits_have_the_names_of_the_record():
-    tested = replace(own_task("own", "single-label"), test_sets={"test": "t"})
-    expected = [(tested, ["own"] * 3 + ["own (t)"] * 3), (TASKS["MNLI"], ["MNLI", "MNLI (mismatched)"])]
-    for task, names in expected:
-        metrics = dict.fromkeys(task.metrics, 50.0)
-        rows = table_rows(summary_of(task), [result_of(task, dict.fromkeys(task.scored, metrics))], None)
-        assert [line.strip("| ").split(" | ")[0] for line in as_markdown([*rows]).splitlines()[2:]] == names
-
-
 def test_the_value_of_a_run_is_of_its_metric():
     """The mean of the record's headline metrics over dev sets, not test sets; or the metric of the option."""
     task = replace(own_task("own", "single-label"), test_sets={"test": "test"})
@@ -77,19 +67,6 @@ def test_the_files_are_those_of_the_leaderboard():
     assert FILES["MNLI-mm.tsv"] == ("MNLI", "test1") and FILES["AX.tsv"] == ("AX", "test")
     assert TASKS["AX"].classes == TASKS["MNLI"].classes
     assert TASKS["QNLI"].classes == TASKS["RTE"].classes == ("entailment", "not_entailment")
-
-
-@pytest.mark.parametrize(
-    ("name", "predictions", "written"),
-    [
-        ("RTE", ["entailment", "not_entailment"], ["entailment", "not_entailment"]),
-        ("STS-B", ["-0.1", "5.0004", "2.34567", "1e-08"], ["0.000", "5.000", "2.346", "0.000"]),
-    ],
-)
-def test_a_file_numbers_its_rows_and_scores_stay_in_their_range(tmp_path, name, predictions, written):
-    write_submission_file(tmp_path, f"{name}.tsv", predictions)
-    rows = [f"{number}\t{value}" for number, value in enumerate(written)]
-    assert (tmp_path / f"{name}.tsv").read_text().split("\n") == ["index\tprediction", *rows, ""]
 
 
 @pytest.mark.parametrize(

@@ -8,29 +8,13 @@ import copy_distance
 import numpy as np
 import pytest
 import torch
-from copy_distance import NO_COPY, ClassLosses, MaskedText, copy_distances, token_stream
+from copy_distance import NO_COPY, ClassLosses, MaskedText, token_stream
 
 from fairseq_linformer.data.prepare.corpus import prepare_corpus
 from fairseq_linformer.training.masked_lm import DynamicMaskedLMConfig, DynamicMaskedLMTask
 from tests.helpers.inputs import sentences
 
 SYMBOLS, BOS, MASK = 50, 0, 49
-
-
-def naive_distances(tokens, masked):
-    distances = []
-    for sequence, position in zip(*masked.nonzero(), strict=True):
-        is_copy = ~masked[sequence] & (tokens[sequence] == tokens[sequence, position])
-        distances.append(min(abs(is_copy.nonzero()[0] - position), default=NO_COPY))
-    return distances
-
-
-@pytest.mark.parametrize("shape", [(1, 1), (7, 33)])
-@pytest.mark.parametrize("vocabulary", [1, 3, 50])
-def test_distances_are_those_of_a_naive_loop(shape, vocabulary):
-    draws = np.random.default_rng(vocabulary)
-    tokens, masked = draws.integers(0, vocabulary, shape), draws.random(shape) < 0.3
-    assert copy_distances(tokens, masked).tolist() == naive_distances(tokens, masked)
 
 
 def test_classes_of_two_models_and_beyond_a_limit():
