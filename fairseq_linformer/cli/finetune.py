@@ -32,7 +32,7 @@ def add_arguments(parser: Parser) -> None:
     parser.share("model", help="pretrained checkpoint, or the folder of its run (its best checkpoint)")
     parser.take_overrides("MODEL --data DIR --tasks TASK ... [options] [NAME=VALUE ...]")
     parser.share("--data", required=True, help="folder with a prepared folder per task: DIR/RTE, DIR/mine")
-    parser.share("--tasks", required=True, help="folders in DIR, in any case")
+    parser.share("--tasks", required=True, help="folders in DIR, in capital or small letters")
     parser.share("--seeds", help="one run of every task for each")
     parser.share("--out", required=False, default=Path("runs/finetune"), help="folder of the runs and the results")
     list_arguments: dict[str, Any] = {"nargs": "+", "action": Distinct, "default": []}

@@ -66,7 +66,7 @@ def run(**arguments: Any) -> None:
     elif {"model", "input"} <= arguments.keys() and not {"runs", "out"} & arguments.keys():
         predict(**arguments)
     else:
-        raise UserError("give either MODEL and --input, or --runs, --data and --out and no other option")
+        raise UserError("give either MODEL and --input, or --runs, --data and --out without other options")
 
 
 def predict(

@@ -117,7 +117,7 @@ class Sweep:
             vocabulary than the checkpoint.
     """
 
-    checkpoint: Path  # of a pretrained model; the folder of a run is its best checkpoint
+    checkpoint: Path  # a pretrained model; for the folder of a run its best checkpoint
     data: Path  # folder with a prepared folder per task
     out: Path  # folder of the runs and the report
     tasks: Sequence[str]  # names of folders in `data`; sst_2 and sst-2 are SST-2
@@ -252,7 +252,7 @@ class Sweep:
     def _check(self, runs: Sequence[Run]) -> None:
         """Raise an error for invalid options before any work."""
         composed = {task: self._check_overrides(run) for task, run in {run.task.name: run for run in runs}.items()}
-        for task in {run.task.name for run in runs if not self.training(run).is_complete()}:
+        for task in dict.fromkeys(run.task.name for run in runs if not self.training(run).is_complete()):
             setup_task(OmegaConf.create(composed[task]).task)
 
         highest = max(run.setting.rate for run in runs)
