@@ -1,4 +1,4 @@
-"""Perplexity of a masked language model by copy distance: how far the nearest unmasked copy of a masked token is.
+"""Perplexity of a masked language model by copy distance, that of the nearest unmasked copy of a masked token.
 
 A masked token is easy to predict if the same token is unmasked nearby, and hard if the sequence has no copy. The mean
 over all masked tokens hides the effect of attention at a distance.
@@ -30,7 +30,7 @@ BATCH_TOKENS = 4096  # at least one sequence
 # A local window of 128 in blocks reaches 64 to 191 tokens to a side: it always holds copies within 64, never those
 # beyond 192.
 LIMITS = (64, 192)
-# Tokens with a larger share of the text are left out: commas are near every position, and predicted without attention.
+# Tokens with a larger share of the text are left out: a comma has copies near every position, and needs no attention.
 MAX_FREQUENCY = 5e-4
 NO_COPY = 0  # the distance of a token without an unmasked copy in its sequence
 RESAMPLES = 1000

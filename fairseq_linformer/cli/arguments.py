@@ -21,16 +21,16 @@ _OVERRIDE = re.compile(r"(\+\+?|~)?[A-Za-z_][\w./@:-]*=|~[A-Za-z_][\w./@:-]*$") 
 
 
 def number(
-    kind: type[Number], *, least: float = -math.inf, above: float = -math.inf, most: float = math.inf
+    number_type: type[Number], *, least: float = -math.inf, above: float = -math.inf, most: float = math.inf
 ) -> Callable[[str], Number]:
     """Return an argparse type for finite numbers from `least` to `most`, and above `above`."""
     bounds = {"at least {:g}": least, "above {:g}": above, "at most {:g}": most}
     limits = " and ".join(words.format(bound) for words, bound in bounds.items() if math.isfinite(bound))
-    allowed = f"a {'whole number' if kind is int else 'number'} {limits}".rstrip()
+    allowed = f"a {'whole number' if number_type is int else 'number'} {limits}".rstrip()
 
     def parse(text: str) -> Number:
         with contextlib.suppress(ValueError):
-            value = kind(text)
+            value = number_type(text)
             if least <= value <= most and above < value < math.inf:
                 return value
         raise argparse.ArgumentTypeError(f"{text} is not allowed: it must be {allowed}")

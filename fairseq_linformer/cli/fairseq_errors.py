@@ -25,18 +25,18 @@ def install_excepthook() -> None:
         sys.excepthook = report
 
 
-def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def report(error_type: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Print an error caused by user input in one line.
 
     If it caused another error, that one's traceback is printed first, except for a plain Exception, in which fairseq
     wraps errors of loading a checkpoint.
     """
-    if kind is KeyboardInterrupt:
+    if error_type is KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return
     explained = next((link for link in _chain(error) if explain(link)), None)
-    if explained is None or (explained is not error and kind is not Exception):
-        sys.__excepthook__(kind, error, trace)
+    if explained is None or (explained is not error and error_type is not Exception):
+        sys.__excepthook__(error_type, error, trace)
     if explained is not None:
         print(f"error: {explain(explained)}", file=sys.stderr)
 

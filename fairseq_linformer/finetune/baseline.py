@@ -203,8 +203,8 @@ def _word_features(words: Sequence[str]) -> Iterator[list[str]]:
         yield [*neighbours, *pairs, f"shape={shape[:8]}", f"begin={low[index][:3]}", f"end={low[index][-3:]}", "bias"]
 
 
-def _linear_model(kind: str, strength: float) -> BaseEstimator:
-    if kind == "regression":
+def _linear_model(label_type: str, strength: float) -> BaseEstimator:
+    if label_type == "regression":
         return Ridge(alpha=1 / strength, solver="sparse_cg")
     svm = LinearSVC(C=strength, tol=TOLERANCE, random_state=1)
-    return OneVsRestClassifier(svm) if kind == "multi-label" else svm
+    return OneVsRestClassifier(svm) if label_type == "multi-label" else svm

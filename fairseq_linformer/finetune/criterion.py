@@ -42,7 +42,7 @@ class TextPredictionCriterionConfig(FairseqDataclass):
         default="sentence_classification_head", metadata={"help": "name of the classification head to use"}
     )
     regression_target: Optional[bool] = field(  # noqa: UP045
-        default=None, metadata={"help": "True if labels are scores (default: by the kind of the task)"}
+        default=None, metadata={"help": "True if labels are scores (default: by the type of label of the task)"}
     )
     class_weights: Any = field(
         default=None,

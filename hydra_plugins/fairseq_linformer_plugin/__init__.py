@@ -156,7 +156,7 @@ def check_config_name(config_dir: str | None, name: str) -> None:
     sys.exit(f"error: --config-name {name}: {folder} has no {file} ({', '.join(names)})")
 
 
-def _report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _report(error_type: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     from fairseq_linformer.cli.fairseq_errors import report
 
-    report(kind, error, trace)
+    report(error_type, error, trace)
