@@ -45,6 +45,7 @@ from tests.helpers.inputs import Numbers, sentences, write_official, write_sst_2
 
 SIZES = {"encoder_layers": 2, "encoder_embed_dim": 32, "encoder_ffn_embed_dim": 64, "encoder_attention_heads": 2}
 SIZES |= {"max_positions": 32, "projected_length": "[8,6]", "sharing": "key-value", "local_conv": 3}
+ROWS = {"train": 400, "valid": 40, "test": 30}  # of animals
 
 
 @contextlib.contextmanager
@@ -66,7 +67,7 @@ def fast_trainings():
 
 @pytest.fixture(scope="module")
 def pretrained(corpus, tmp_path_factory) -> Path:
-    """A folder with a run of two updates in runs/, and two tasks in tasks/, prepared for it from an archive."""
+    """A folder with a run of two updates in runs/, and in tasks/ two tasks from an archive and an own one, animals."""
     folder = tmp_path_factory.mktemp("pretrained")
     hydra = ["--config-dir", ROOT / "configs/pretrain", "--config-name", "tiny_512", "optimization.max_update=2"]
     small = [*(f"model.{name}={value}" for name, value in SIZES.items()), "task.tokens_per_sample=32"]
@@ -77,11 +78,15 @@ def pretrained(corpus, tmp_path_factory) -> Path:
     archive = shutil.make_archive(str(folder / "glue"), "zip", folder / "glue")
     words = ["--source", archive, "--tasks", "SST-2", "STS-B", "--tokenizer", "runs/tiny", "--out", "tasks"]
     run("linformer", "prepare", "glue", *words, cwd=folder)
+    lines = {name: filter(None, sentences(rows, seed=rows).splitlines()) for name, rows in ROWS.items()}
+    splits = {name: [Example(line, line.split()[2]) for line in of_split] for name, of_split in lines.items()}
+    animals = replace(own_task("animals", "single-label"), test_sets={"test": "test"})
+    write_labelled(folder / "tasks/animals", animals, splits, load_tokenizer(find_tokenizer(folder / "runs/tiny")))
     return folder
 
 
 def command(*more) -> list:
-    options = ["runs/tiny", "--data", "tasks", "--epochs", 2, "--jobs", 2]
+    options = ["runs/tiny", "--data", "tasks", "--epochs", 4, "--jobs", 2]
     return ["linformer", "finetune", *options, *more, "dataset.num_workers=0"]
 
 
@@ -90,12 +95,15 @@ def finetune(*words) -> None:
     main([str(word) for word in command(*words)[1:]])
 
 
+ANIMALS = ("--tasks", "animals", "--metric", "macro_f1", "--seeds", 1, 2)
+
+
 @pytest.fixture(scope="module")
 def finished(pretrained) -> Path:
-    """One task over two seeds, and another by another command."""
+    """An own task over two seeds, with checkpoints by macro F1; STS-B by another command."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(pretrained)
-        finetune("--tasks", "sst_2", "--seeds", 1, 2, "--learning-rates", 0.01)
+        finetune(*ANIMALS, "--learning-rates", 0.01)
         finetune("--tasks", "sts_b", "--seeds", 1, "--learning-rates", 0.01)
     return pretrained / "runs" / "finetune"
 
@@ -111,13 +119,12 @@ def read_results(out) -> dict:
 
 def test_a_table_and_its_metrics_of_the_saved_predictions(finished, pretrained):
     lines = (finished / "results.md").read_text().splitlines()
-    rows = [line.strip("| ").split(" | ") for line in lines[2:5]]
-    assert [row[:2] for row in rows] == [["SST-2", "accuracy"], ["STS-B", "Pearson"], ["STS-B", "Spearman"]]
-    assert [("±" in row[2], row[4], row[5].split(" / ")[1]) for row in rows] == [
-        (True, "2", "40"),
-        *[(False, "1", "48")] * 2,
-    ]
-    assert all(0 <= float(cell) <= 100 for row in rows for cell in row[7:9])
+    rows = [line.strip("| ").split(" | ") for line in lines[2:10]]
+    assert [row[0] for row in rows] == ["STS-B"] * 2 + ["animals"] * 3 + ["animals (test)"] * 3
+    assert [row[1] for row in rows] == ["Pearson", "Spearman", *["accuracy", "macro F1", "Matthews"] * 2]
+    counts = [(row[4], row[5].split(" / ")[1], "±" in row[2]) for row in rows[1::3]]
+    assert counts == [("1", "48", False), ("2", "40", True), ("2", "30", True)]
+    assert all(float(row[8]) > 75 for row in rows[2:]), "the baseline is scored on both splits"
     results, checkpoint = read_results(finished), pretrained / "runs/tiny/checkpoint_best.pt"
     assert results["model"]["projected_length"] == [8, 6]
     digest = hashlib.sha256(checkpoint.read_bytes()).hexdigest()
@@ -127,13 +134,15 @@ def test_a_table_and_its_metrics_of_the_saved_predictions(finished, pretrained):
         folder, scores = finished / result["folder"], result["scores"]["valid"]
         made_by = {"checkpoint": digest, "data": digest_folder(pretrained / "tasks" / result["task"])}
         assert made_by.items() <= result["made_by"].items()
-        rows = read_tsv(folder / "predictions-valid.tsv")
-        if result["task"] == "SST-2":
-            right = sum(row["label"] == row["prediction"] for row in rows)
-            assert scores["accuracy"] == 100 * right / len(rows) and len(rows) == 40
-            assert all(abs(float(row["0"]) + float(row["1"]) - 1) < 1e-5 for row in rows)
-        else:
-            assert {row["label"] for row in rows} == {"5.0", "0.0", "2.5"}, "multiplied by the scale"
+        for split in result["scores"]:
+            rows = read_tsv(folder / f"predictions-{split}.tsv")
+            if result["task"] == "animals":
+                right = sum(row["label"] == row["prediction"] for row in rows)
+                assert result["scores"][split]["accuracy"] == 100 * right / ROWS[split] and len(rows) == ROWS[split]
+                names = ("bird", "cat", "dog", "fish")
+                assert all(sum(float(row[name]) for name in names) == pytest.approx(1, abs=1e-5) for row in rows)
+            else:
+                assert {row["label"] for row in rows} == {"5.0", "0.0", "2.5"}, "multiplied by the scale"
 
         lines = (folder / "hydra/hydra_train.log").read_text().splitlines()
         logged = [json.loads(line[line.index("{") :]) for line in lines if '"valid_loss"' in line]
@@ -142,20 +151,23 @@ def test_a_table_and_its_metrics_of_the_saved_predictions(finished, pretrained):
         for name, value in scores.items():
             assert float(row[f"valid_{name}"]) == pytest.approx(value, abs=0.1)
 
-    accuracies = [run["scores"]["valid"].get("accuracy", 0) for run in results["runs"]]
-    assert max(accuracies) > 75, "a shifted label or a wrong head would give about 50"
+    scores = [run["score"] for run in results["runs"] if run["task"] == "animals"]
+    assert scores == [run["scores"]["valid"]["macro_f1"] for run in results["runs"][1:]]
+    assert max(scores) > 50, "a shifted label or a wrong head would give about 25"
+    options = read_run(finished / "animals/seed1").fingerprint.configuration
+    assert options["optimization.max_update"] == 52 and options["lr_scheduler.warmup_updates"] == 3
 
 
 def test_complete_runs_are_not_repeated_and_other_settings_are_rejected(finished, pretrained, monkeypatch, capsys):
     monkeypatch.chdir(pretrained)
     logs = {path: path.stat().st_mtime_ns for path in finished.rglob("train.log")}
     before = {name: (finished / name).read_text() for name in ("results.md", "results.json")}
-    finetune("--tasks", "sst2", "--seeds", 1, 2, "--learning-rates", "0.01")
+    finetune(*ANIMALS, "--learning-rates", "0.01")
     printed = capsys.readouterr().out
     assert before["results.md"] in printed
-    assert printed.splitlines()[-1] == f"next: linformer predict {finished / 'SST-2' / 'seed1'} --input FILE"
-    with pytest.raises(SystemExit, match="SST-2/seed1"):
-        finetune("--tasks", "sst_2", "--seeds", 1, "--learning-rates", "0.02")
+    assert printed.splitlines()[-1] == f"next: linformer predict {finished}/animals/seed1 --input FILE"
+    with pytest.raises(SystemExit, match="animals/seed1"):
+        finetune(*ANIMALS, "--learning-rates", "0.02")
     assert {path: path.stat().st_mtime_ns for path in logs} == logs
     assert {name: (finished / name).read_text() for name in before} == before
 
@@ -262,10 +274,11 @@ def test_scores_of_another_run_or_of_other_metrics_are_computed_again(tmp_path):
         assert read_scores(planned, {"data": "2"}) is None
 
 
-def repeat(folder, tasks, seeds) -> list[tuple]:
-    """The task, the seed and the error of each run that results.json has after the command that made `finished`."""
-    options = {"rates": [0.01], "epochs": 2, "overrides": ["dataset.num_workers=0"]}
-    sweep = sweep_to(folder / "runs/finetune", folder, tasks, seeds, **options)
+def repeat(folder, task) -> list[tuple]:
+    """The task, the seed and the error of each run in results.json after the command of `finished`."""
+    options = {"rates": [0.01], "epochs": 4, "overrides": ["dataset.num_workers=0"]}
+    options |= {"seeds": [1, 2], "metric": "macro_f1"} if task == "animals" else {"seeds": [1]}
+    sweep = sweep_to(folder / "runs/finetune", folder, [task], **options)
     write_results(sweep, *sweep.run())
     return [(run["task"], run["seed"], run["error"]) for run in read_results(sweep.out)["runs"]]
 
@@ -278,23 +291,23 @@ def moved(finished, pretrained, tmp_path, monkeypatch) -> Path:
     return tmp_path / "copy"
 
 
-DONE = [("SST-2", 1, ""), ("SST-2", 2, ""), ("STS-B", 1, "")]
+DONE = [("STS-B", 1, ""), ("animals", 1, ""), ("animals", 2, "")]
 
 
 def test_a_lost_report_is_written_again_and_replaced_data_is_rejected(moved):
     out = moved / "runs/finetune"
     table = read_results(out)["table"]
     (out / "results.json").write_text("{")
-    assert repeat(moved, ["sst_2"], [1, 2]) == DONE[:2]
+    assert repeat(moved, "animals") == DONE[1:]
     (out / "STS-B/seed1/scores.json").unlink()
-    assert repeat(moved, ["sts_b"], [1]) == DONE
+    assert repeat(moved, "STS-B") == DONE
     assert read_results(out)["table"] == table
 
     labels = moved / "tasks/STS-B/label/train.label"
     first, *following = labels.read_text().splitlines()
     labels.write_text("\n".join([*following, first]) + "\n")  # of the same length, and older than the runs
     with pytest.raises(UserError, match=r"STS-B/seed1 .*data"):
-        repeat(moved, ["sts_b"], [1])
+        repeat(moved, "STS-B")
     assert read_results(out)["table"] == table
 
 
@@ -302,16 +315,16 @@ def test_a_replaced_checkpoint_is_rejected_and_no_table_has_runs_of_both(moved, 
     checkpoint = moved / "runs/tiny/checkpoint_best.pt"
     state = torch.load(checkpoint, weights_only=True)
     torch.save({**state, "extra_state": {**state["extra_state"], "val_loss": 0.0}}, checkpoint)
-    with pytest.raises(UserError, match=r"SST-2/seed1 .*checkpoint"):
-        repeat(moved, ["sst_2"], [1])
-    shutil.rmtree(moved / "runs/finetune/SST-2")
+    with pytest.raises(UserError, match=r"STS-B/seed1 .*checkpoint"):
+        repeat(moved, "STS-B")
+    shutil.rmtree(moved / "runs/finetune/STS-B")
 
     def fail(*_):
         raise OSError("out of memory")
 
     monkeypatch.setattr(launch, "_started", fail)
-    assert repeat(moved, ["sst_2"], [1]) == [("SST-2", 1, "out of memory")]
-    assert [row["task"] for row in read_results(moved / "runs/finetune")["table"]] == ["SST-2"]
+    assert repeat(moved, "STS-B") == [("STS-B", 1, "out of memory")]
+    assert {row["task"] for row in read_results(moved / "runs/finetune")["table"]} == {"STS-B"}
 
 
 @pytest.mark.parametrize(
@@ -395,27 +408,3 @@ def test_a_task_needs_the_splits_that_it_is_trained_and_scored_on(tmp_path, miss
     write_labelled(tmp_path / "own", task, splits, Numbers())
     with pytest.raises(UserError, match=f"no split {missing}"):
         read_task(tmp_path / "own")
-
-
-def test_an_own_task(pretrained, tmp_path, capsys):
-    """No file but its data: four classes, trained by epochs, the checkpoint chosen by macro F1, a test set."""
-    sizes = {"train": 120, "valid": 40, "test": 30}
-    lines = {name: filter(None, sentences(rows, seed=rows).splitlines()) for name, rows in sizes.items()}
-    splits = {name: [Example(line, line.split()[2]) for line in of_split] for name, of_split in lines.items()}
-    task = replace(own_task("animals", "single-label"), test_sets={"test": "test"})
-    tokenizer = load_tokenizer(find_tokenizer(pretrained / "runs/tiny"))
-    write_labelled(tmp_path / "data/animals", task, splits, tokenizer)
-    words = [pretrained / "runs/tiny", "--data", tmp_path / "data", "--tasks", "animals"]
-    words += ["--out", tmp_path / "out", "--seeds", 3, "--learning-rates", 0.01, "--metric", "macro_f1"]
-    main(["finetune", *map(str, words), "dataset.num_workers=0"])
-    rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if "| animals" in line]
-    assert [row[0] for row in rows] == ["animals"] * 3 + ["animals (test)"] * 3
-    assert all(float(row[-1]) > 75 for row in rows), "the baseline is scored on both"
-    options = read_run(tmp_path / "out/animals/seed3").fingerprint.configuration
-    assert options["optimization.max_update"] == 40 and options["lr_scheduler.warmup_updates"] == 2
-    (result,) = read_results(tmp_path / "out")["runs"]
-    assert result["score"] == result["scores"]["valid"]["macro_f1"] > 50
-    predicted = read_tsv(tmp_path / "out/animals/seed3/predictions-test.tsv")
-    assert predicted[0].keys() == {"label", "prediction", "bird", "cat", "dog", "fish"}
-    right = sum(row["label"] == row["prediction"] for row in predicted) / len(predicted)
-    assert result["scores"]["test"]["accuracy"] == pytest.approx(100 * right) and len(predicted) == 30
