@@ -69,17 +69,10 @@ def test_matrix_times_values_is_the_output(options, length):
     assert all(torch.equal(value, state[name]) for name, value in attention.state_dict().items())
 
 
-NOT_LINEAR = [
-    {**SHARED, "projection": "max-pool"},
-    {"name": "long-short", "long_short_window": 4, "long_short_rank": 3},
-]
-
-
-@pytest.mark.parametrize("options", NOT_LINEAR, ids=lambda options: "-".join(map(str, options.values())))
 @torch.no_grad()
-def test_heads_that_are_not_linear_in_their_values_are_rejected(options):
-    with pytest.raises(UserError, match=f"attention={options['name']} "):
-        attention_matrices(build(**options)[0].eval(), torch.randn(1, N, D))
+def test_heads_that_are_not_linear_in_their_values_are_rejected():
+    with pytest.raises(UserError, match="attention=linformer "):
+        attention_matrices(build(**SHARED, projection="max-pool")[0].eval(), torch.randn(1, N, D))
 
 
 def test_measured_ranks():

@@ -20,7 +20,7 @@ from fairseq_linformer.data.task_record import own_task
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.finetune import criterion as criterion_module
 from fairseq_linformer.finetune.criterion import TextPredictionCriterion, TextPredictionCriterionConfig
-from fairseq_linformer.finetune.metrics import METRICS
+from fairseq_linformer.finetune.metrics import score
 
 CORRELATIONS = ("pearson", "spearman", "score")
 
@@ -206,7 +206,7 @@ def by_hand(rows, logits, majority=2):
     return loss, size, pairs_of_rows
 
 
-def test_classes_of_words():
+def test_classes_of_words(monkeypatch):
     """The loss omits truncated words; in the metrics they have the majority class."""
     logits = torch.randn(4, 6, 3, generator=torch.Generator().manual_seed(3), requires_grad=True)
     criterion = criterion_of("token-label", TAGS, counts=[5, 5, 9])
@@ -217,24 +217,18 @@ def test_classes_of_words():
     uncut = {(row, position) for row, (_, starts) in enumerate(ROWS) for position in starts if position != TRUNCATED}
     assert {tuple(index) for index in logits.grad.abs().sum(-1).nonzero().tolist()} == uncut
     targets, predictions = zip(*(pair for row in pairs for pair in row), strict=True)
-    logits = logits.detach()
-    for batches in ([words(ROWS[:1], logits[:1]), words(ROWS[1:], logits[1:])], [words(ROWS, logits)]):
-        logged = logged_of(criterion, batches)
+    names = [[tuple(TAGS[pair[side]] for pair in row) for row in pairs] for side in (0, 1)]
+    scored = []
+    monkeypatch.setattr(criterion_module, "score", lambda task, *rows: scored.append(rows) or score(task, *rows))
+    for size in (1, 3, 4):
+        starts = range(0, 4, size)
+        parts = [words(ROWS[row : row + size], logits.detach()[row : row + size]) for row in starts]
+        logged = logged_of(criterion, parts)
+        assert list(scored[-1]) == names, "row by row in any batches"
         assert logged["accuracy"] == pytest.approx(100 * accuracy_score(targets, predictions), abs=0.0501)
         macro = f1_score(targets, predictions, average="macro", zero_division=0)
         assert logged["macro_f1"] == pytest.approx(100 * macro, abs=0.0501)
         assert logged["words_cut"] == 40.0 and logged["score"] == logged["accuracy"]
-
-
-def test_words_reach_metrics_row_by_row_in_any_batches(monkeypatch):
-    scored = []
-    zeros = dict.fromkeys(METRICS, 0.0)
-    monkeypatch.setattr(criterion_module, "score", lambda task, *rows: scored.append(rows) or zeros)
-    logits = torch.randn(4, 6, 3, generator=torch.Generator().manual_seed(3))
-    criterion = criterion_of("token-label", TAGS, counts=[5, 5, 9])
-    logged_of(criterion, [words(ROWS[row : row + 1], logits[row : row + 1]) for row in range(4)])
-    names = [[tuple(TAGS[pair[side]] for pair in row) for row in by_hand(ROWS, logits)[2]] for side in (0, 1)]
-    assert list(scored[-1]) == names
 
 
 def test_a_batch_of_truncated_words_alone_changes_nothing():
