@@ -17,11 +17,10 @@ import torch
 from fairseq_linformer.attention import get_attention
 from fairseq_linformer.attention.linformer import PROJECTIONS
 from fairseq_linformer.attention.selection import CANDIDATES
+from fairseq_linformer.model.config import ResolvedConfig
 
-Config = Any  # a resolved configuration of the model
 
-
-def share_of_products(config: Config, length: int) -> float | None:
+def share_of_products(config: ResolvedConfig, length: int) -> float | None:
     """Return the mean share over all layers for a sequence without padding; None for a mechanism without a formula."""
     if config.attention not in PRODUCTS:
         return None
@@ -30,7 +29,7 @@ def share_of_products(config: Config, length: int) -> float | None:
     return mean(PRODUCTS[config.attention](config, options, layer, length) / length**2 for layer in layers)
 
 
-def head_dim(config: Config) -> int:
+def head_dim(config: ResolvedConfig) -> int:
     """Return d_h."""
     return int(config.encoder_embed_dim // config.encoder_attention_heads)
 
@@ -47,7 +46,7 @@ def local_products(reach: int, global_tokens: int, length: int) -> int:
     return padded(length, block) * (tokens + 3 * block) + tokens * length
 
 
-def linformer(config: Config, options: Any, layer: int, length: int) -> int:
+def linformer(config: ResolvedConfig, options: Any, layer: int, length: int) -> int:
     """Count the products with projected keys, local keys, sink tokens and selected segments."""
     segments, size = projected_shape(config, layer, length)
     window, selected = options.linformer_window[layer], options.linformer_fetch[layer]
@@ -63,7 +62,7 @@ def linformer(config: Config, options: Any, layer: int, length: int) -> int:
     return padded(length, block) * keys + class_token
 
 
-def projected_shape(config: Config, layer: int, length: int) -> tuple[int, int]:
+def projected_shape(config: ResolvedConfig, layer: int, length: int) -> tuple[int, int]:
     """Return m and the positions of the longest segment; a learned matrix has no segments."""
     k = config.projected_length[layer]
     if not hasattr(PROJECTIONS[config.projection], "windows"):
@@ -74,26 +73,26 @@ def projected_shape(config: Config, layer: int, length: int) -> tuple[int, int]:
     return ceil(length / size), size
 
 
-def alternating(config: Config, options: Any, layer: int, length: int) -> int:
+def alternating(config: ResolvedConfig, options: Any, layer: int, length: int) -> int:
     full = options.kind_of_layer(layer) == "full"
     return length**2 if full else local_products(options.alternating_window // 2, 0, length)
 
 
-def bigbird(config: Config, options: Any, layer: int, length: int) -> int:
+def bigbird(config: ResolvedConfig, options: Any, layer: int, length: int) -> int:
     """Count five blocks and the random ones for each block, and all keys for the first and the last block."""
     block = min(options.bigbird_block, length)
     random_blocks = min(options.bigbird_random_blocks, ceil(config.max_positions / options.bigbird_block))
     return padded(length, block) * ((random_blocks + 5) * block + 2 * block)
 
 
-def long_short(config: Config, options: Any, layer: int, length: int) -> int:
+def long_short(config: ResolvedConfig, options: Any, layer: int, length: int) -> int:
     window = min(options.long_short_window, length)
     keys = options.long_short_rank + window + 2 * max(1, window // 2)
     class_token = int(options.long_short_class_token)
     return padded(length, window) * (keys + class_token) + class_token * (length + 1)
 
 
-def sparse(config: Config, options: Any, layer: int, length: int) -> int:
+def sparse(config: ResolvedConfig, options: Any, layer: int, length: int) -> int:
     block = min(options.stride_for(config.max_positions), length)
     rows = ceil(length / block)
     strided = options.sparse_pattern == "strided"
@@ -101,7 +100,7 @@ def sparse(config: Config, options: Any, layer: int, length: int) -> int:
     return rows * block * keys
 
 
-def reformer(config: Config, options: Any, layer: int, length: int) -> int:
+def reformer(config: ResolvedConfig, options: Any, layer: int, length: int) -> int:
     """Count three chunks and all hashing directions in each round."""
     chunk = options.reformer_chunk_length
     functions = 1 if config.max_positions <= chunk**2 else 2
@@ -110,27 +109,27 @@ def reformer(config: Config, options: Any, layer: int, length: int) -> int:
     return options.reformer_hashes * padded(length, chunk) * (3 * chunk + directions)
 
 
-def nystrom(config: Config, options: Any, layer: int, length: int) -> int:
+def nystrom(config: ResolvedConfig, options: Any, layer: int, length: int) -> int:
     landmarks = min(options.nystrom_landmarks, length)
     return 2 * length * landmarks + landmarks**2
 
 
-def decayed(chunk: int, config: Config, length: int) -> int:
+def decayed(chunk: int, config: ResolvedConfig, length: int) -> int:
     """Count the products within chunks, and the features that weigh the sums of both sides."""
     block = min(chunk, length)
     sums = 2 * head_dim(config) if length > block else 0
     return padded(length, block) * (block + sums)
 
 
-def lion(config: Config, options: Any, layer: int, length: int) -> int:
+def lion(config: ResolvedConfig, options: Any, layer: int, length: int) -> int:
     return length * head_dim(config) if options.lion_decay == "none" else decayed(options.lion_chunk, config, length)
 
 
-def linear(config: Config, options: Any, layer: int, length: int) -> int:
+def linear(config: ResolvedConfig, options: Any, layer: int, length: int) -> int:
     return length * head_dim(config) * (2 if options.linear_feature_map == "hedgehog" else 1)
 
 
-PRODUCTS: dict[str, Callable[[Config, Any, int, int], int]] = {
+PRODUCTS: dict[str, Callable[[ResolvedConfig, Any, int, int], int]] = {
     "softmax": lambda config, options, layer, n: n**2,
     "none": lambda config, options, layer, n: 0,
     "linformer": linformer,

@@ -17,12 +17,17 @@ projected keys as the source has positions. With learned positions, texts of the
 Options at the end of the command have priority.
 """
 
+from __future__ import annotations
+
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from .arguments import EXTENSIONS, Parser, number
 from .program import quieten_transformers, resolve_model
+
+if TYPE_CHECKING:
+    from ..model.config import ResolvedConfig
 
 
 def add_arguments(parser: Parser) -> None:
@@ -62,12 +67,10 @@ def run(model: Path, overrides: list[str], out: Path, positions: str, fit_on: Pa
         print(_describe_long(options, positions == "tile" and options.local_conv >= source_args.local_conv))
 
 
-def _describe_long(options: Any, same_neighbours: bool) -> str:
+def _describe_long(options: ResolvedConfig, same_neighbours: bool) -> str:
     """Describe the choices of --long and the expected results.
 
-    Args:
-        options: ResolvedConfig of the new model.
-        same_neighbours: True if short texts have the source's positions and local convolution.
+    `same_neighbours` is True if short texts have the source's positions and local convolution.
     """
     from ..attention.linformer import LinformerOptions
 
