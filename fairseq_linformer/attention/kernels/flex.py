@@ -128,6 +128,8 @@ class FlexKernel:
 
     def __init__(self, inputs: Callable[..., FlexInputs], spec: Callable[[Any, int, Tensor, bool], MaskSpec]):
         self.inputs, self.spec = inputs, spec
+        # Disabled per kernel: a decorator would import PyTorch's compiler wherever this module is imported.
+        self.attend: Callable[..., Tensor] = torch.compiler.disable(self._attend)
         self.cached: dict[tuple[bool, int, int, torch.device], CachedMask] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -139,8 +141,7 @@ class FlexKernel:
         """Return the heads, (B, n, d) -> (B, h, n, d_h); the arguments are those of ``Attention.forward``."""
         return self.attend(attention, self.inputs(attention, x, padding_mask, first_values), padding_mask)
 
-    @torch.compiler.disable
-    def attend(self, attention: Attention, inputs: FlexInputs, padding_mask: Tensor | None) -> Tensor:
+    def _attend(self, attention: Attention, inputs: FlexInputs, padding_mask: Tensor | None) -> Tensor:
         """Attend from all queries: (B, h, n, d_h). A compiled layer leaves this function uncompiled."""
         length = inputs.queries.size(1)
         mask = self.mask(attention, inputs, padding_mask)
