@@ -14,7 +14,7 @@ weaken them, and the distance of a selected key carries little information.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import ClassVar, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -50,9 +50,8 @@ class ProjectedAttention(Attention):
     key_projection: Projection  # E
     value_projection: Projection  # F; the same module as E if keys and values share one
 
-    def __init__(self, config: AttentionConfig, options: Any, layer: int, *projections: Projection):
-        names = ("key_projection", "value_projection")
-        super().__init__(config, options, layer, **dict(zip(names, projections, strict=True)))
+    def __init__(self, config: AttentionConfig, options: Options, layer: int, keys: Projection, values: Projection):
+        super().__init__(config, options, layer, key_projection=keys, value_projection=values)
 
     @classmethod
     def build_layers(cls, config: AttentionConfig) -> list[Attention]:
@@ -83,13 +82,9 @@ class ProjectedAttention(Attention):
         return layers
 
     def keys_and_values(
-        self, x: Tensor, padding_mask: Tensor | None, first_values: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Project keys and values; with a value residual F also projects those of the first layer.
-
-        Returns:
-            E K and F V, (B, h, m, d_h) each, and (B, m), True for the keys attended to, or None for all.
-        """
+        self, x: Tensor, padding_mask: Tensor | None, first_values: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return E K and F V: (B, n, d) -> two (B, h, m, d_h). With a value residual F also projects V_1."""
         real = self.zero_padding(x, padding_mask)
         if embedding_first(self.key_projection, self.value_projection, *x.shape[1:]):
             keys = self._embed_then_project(real, padding_mask, self.key_projection, self.k_proj)
@@ -104,7 +99,7 @@ class ProjectedAttention(Attention):
             first = self.split_heads(self.zero_padding(first_values, padding_mask))
             projected = self.value_projection.project_values(first, real, padding_mask)
             values = self.with_first_values(values, projected)
-        return keys, values, self.key_projection.attended_rows(padding_mask)
+        return keys, values
 
     def _embed_then_project(
         self, x: Tensor, padding_mask: Tensor | None, projection: Projection, linear: nn.Linear
@@ -209,21 +204,15 @@ class WindowedKeyValues(NamedTuple):
     """Keys and values of a layer with a window, before they are concatenated for each block.
 
     Attributes:
-        row_keys, row_values: projected ones, (B, h, m, d_h).
-        rows: (B, m), True for the projected keys that queries attend to; None for all.
+        projected_keys, projected_values: (B, h, m, d_h).
         rotary_keys, unrotated_keys, values: those of positions, (B, n, h, d_h).
-        context: the local context, without selected segments.
-        real: (B, n), True where a position is not padding.
     """
 
-    row_keys: Tensor
-    row_values: Tensor
-    rows: Tensor | None
+    projected_keys: Tensor
+    projected_values: Tensor
     rotary_keys: Tensor
     unrotated_keys: Tensor
     values: Tensor
-    context: LocalContext
-    real: Tensor
 
 
 @register_attention("linformer", LinformerOptions)
@@ -237,7 +226,7 @@ class LinformerAttention(ProjectedAttention):
     RELATIVE_POSITIONS = True
 
     def __init__(self, config: AttentionConfig, options: LinformerOptions, layer: int, *projections: Projection):
-        super().__init__(config, options, layer, *projections)
+        super().__init__(config, options, layer, *projections)  # E and F
         self.window = options.linformer_window[layer]
         self.block = options.linformer_block or self.window
         self.sinks, self.num_selected = options.linformer_sinks, options.linformer_fetch[layer]
@@ -250,8 +239,9 @@ class LinformerAttention(ProjectedAttention):
             heads = self._attend_in_windows(x, padding_mask, first_values)
         else:
             queries = self.split_heads(self.q_proj(x))
-            keys, values, attended = self.keys_and_values(x, padding_mask, first_values)
-            heads = self.attend(queries, keys, values, None if attended is None else attended[:, None, None])
+            attended = self.key_projection.attended_rows(padding_mask)  # (B, m)
+            attn_mask = None if attended is None else attended[:, None, None]
+            heads = self.attend(queries, *self.keys_and_values(x, padding_mask, first_values), attn_mask)
         if self.class_token:
             first = attend_from_first(self, x, padding_mask, first_values)
             heads = torch.cat([first, heads[:, :, 1:]], dim=2)
@@ -260,18 +250,20 @@ class LinformerAttention(ProjectedAttention):
     def _attend_in_windows(self, x: Tensor, padding_mask: Tensor | None, first_values: Tensor | None) -> Tensor:
         """Attend to projected, sink, selected and local keys: (B, n, d) -> (B, h, n, d_h)."""
         queries, kv = self.q_proj(x), self.project_windowed_kv(x, padding_mask, first_values)
-        context = kv.context
+        context, real = self.local_context(x.size(1), padding_mask), self.real_positions(x, padding_mask)
+        attended = self.key_projection.attended_rows(padding_mask)
         if self.num_selected:
             heads = queries.unflatten(-1, (self.num_heads, self.head_dim))
             with torch.no_grad():  # as a decorator of a NamedTuple's method it would break a compiled graph
-                chosen = context.select(heads, kv.unrotated_keys, kv.row_keys, kv.rows, kv.real, self.num_selected)
-            context = context._replace(selected=chosen)
-        keys = context.concat_keys(kv.row_keys, kv.unrotated_keys, kv.rotary_keys)
-        values = context.concat_keys(kv.row_values, kv.values, kv.values)
-        attended = (
-            kv.row_keys.new_ones(x.size(0), kv.row_keys.size(2), dtype=torch.bool) if kv.rows is None else kv.rows
-        )
-        attn_mask = context.attn_mask(attended, kv.real)
+                selected = context.select(
+                    heads, kv.unrotated_keys, kv.projected_keys, attended, real, self.num_selected
+                )
+            context = context._replace(selected=selected)
+        keys = context.concat_keys(kv.projected_keys, kv.unrotated_keys, kv.rotary_keys)
+        values = context.concat_keys(kv.projected_values, kv.values, kv.values)
+        if attended is None:
+            attended = torch.ones_like(kv.projected_keys[:, 0, :, 0], dtype=torch.bool)
+        attn_mask = context.attn_mask(attended, real)
         if self.alibi:
             local_at = torch.arange(context.size + 2 * context.margin, device=x.device)  # from the start of the margin
             queries_at = local_at[context.margin : context.margin + context.size]
@@ -285,22 +277,14 @@ class LinformerAttention(ProjectedAttention):
         keys, values = self.k_proj(x), self.values(x, first_values)
         if self.key_projection.ROWS_ARE_MEANS:
             real_x = self.zero_padding(x, padding_mask)
-            row_keys, row_values = (
-                projection.project_values(
-                    self.split_heads(self.zero_padding(positions, padding_mask)), real_x, padding_mask
-                )
-                for projection, positions in ((self.key_projection, keys), (self.value_projection, values))
-            )
-            attended = self.key_projection.attended_rows(padding_mask)
+            real_keys, real_values = (self.zero_padding(part, padding_mask) for part in (keys, values))
+            projected_keys = self.key_projection.project_values(self.split_heads(real_keys), real_x, padding_mask)
+            projected_values = self.value_projection.project_values(self.split_heads(real_values), real_x, padding_mask)
         else:
-            row_keys, row_values, attended = self.keys_and_values(x, padding_mask, first_values)
-        rotary_keys, unrotated_keys, values = (
-            positions.unflatten(-1, (self.num_heads, self.head_dim))
-            for positions in (self.rotated(keys), self.zero_rotary_dims(keys), values)
-        )
-        context, real = self.local_context(x.size(1), padding_mask), self.real_positions(x, padding_mask)
-        row_keys = self.zero_rotary_dims(row_keys)
-        return WindowedKeyValues(row_keys, row_values, attended, rotary_keys, unrotated_keys, values, context, real)
+            projected_keys, projected_values = self.keys_and_values(x, padding_mask, first_values)
+        positions = (self.rotated(keys), self.zero_rotary_dims(keys), values)
+        heads = (part.unflatten(-1, (self.num_heads, self.head_dim)) for part in positions)
+        return WindowedKeyValues(self.zero_rotary_dims(projected_keys), projected_values, *heads)
 
     def local_context(self, length: int, padding_mask: Tensor | None) -> LocalContext:
         """Return the local context of the blocks of a text of that length, without selected segments."""

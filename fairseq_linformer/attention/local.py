@@ -74,26 +74,26 @@ class LocalContext(NamedTuple):
         start, stop = self.nearby_blocks(position, position)
         return Visibility(start * local, stop * local, torch.zeros_like(local))
 
-    def prefix_visibility(self, rows: Tensor, real: Tensor) -> Visibility:
+    def prefix_visibility(self, attended: Tensor, real: Tensor) -> Visibility:
         """Return the visibility of projected keys and sinks, (B, m + g).
 
         Args:
-            rows: (B, m), False for projected keys that are hidden.
+            attended: (B, m), False for projected keys that are hidden.
             real: (B, n), True where a position is not padding.
         """
         sinks = self.first(real) if self.sinks else real[:, :0]
-        outside, start = torch.cat([rows, sinks], dim=1), torch.zeros_like(rows, dtype=torch.int64)
-        stop = start
+        outside = torch.cat([attended, sinks], dim=1)
+        start = stop = torch.zeros_like(attended, dtype=torch.int64)
         if self.segments is not None:
             positions = self.segment_positions(real)
             position, single = positions.amax(-1), is_singleton(positions)
-            outside = torch.cat([rows & ~(single & (position < self.sinks)), sinks], dim=1)
-            single = single & rows & (position >= self.sinks)
+            outside = torch.cat([attended & ~(single & (position < self.sinks)), sinks], dim=1)
+            single = single & attended & (position >= self.sinks)
             start, stop = (bound * single for bound in self.nearby_blocks(position, position))
         zeros = torch.zeros_like(sinks, dtype=torch.int64)
         return Visibility(torch.cat([start, zeros], dim=1), torch.cat([stop, zeros], dim=1), outside)
 
-    def attn_mask(self, rows: Tensor, real: Tensor) -> Tensor:
+    def attn_mask(self, attended: Tensor, real: Tensor) -> Tensor:
         """Return True where a block attends to a key of ``concat_keys``; arguments as for ``prefix_visibility``.
 
         Returns:
@@ -101,34 +101,29 @@ class LocalContext(NamedTuple):
         """
         local = with_margins(self.is_local(real), self.size, self.margin)  # (B, N, b + 2 e)
         starts = torch.arange(local.size(1), device=real.device) * self.size
-        parts = [self.prefix_visibility(rows, real).to_blocks(starts).unsqueeze(2), local.unsqueeze(2)]
+        parts = [self.prefix_visibility(attended, real).to_blocks(starts).unsqueeze(2), local.unsqueeze(2)]
         if self.selected is not None:  # only if projected keys are averages
-            heads = self.selected.size(1)
-            parts = [part.expand(-1, -1, heads, -1) for part in parts]
-            parts.insert(1, self._selected_visible(real, starts[:, None, None]))
+            heads, positions = self.selected.size(1), self.segment_positions(real)
+            positions = positions.masked_fill(is_singleton(positions).unsqueeze(-1), -1)  # visible as a projected key
+            table = positions[..., None, None].expand(-1, -1, -1, heads, 1).float()
+            position = gather_segments(table, self.selected).squeeze(-1).transpose(1, 2)  # (B, N, h, c w)
+            visible = ~self.in_window(position, position, starts[:, None, None]) & (position >= self.sinks)
+            prefix, local = (part.expand(-1, -1, heads, -1) for part in parts)
+            parts = [prefix, visible, local]
         return torch.cat(parts, dim=3).unsqueeze(3)
 
-    def _selected_visible(self, real: Tensor, block_start: Tensor) -> Tensor:
-        """Return True where a block attends to a position of a segment that it selects, (B, N, h, c w)."""
-        assert self.selected is not None
-        positions = self.segment_positions(real)
-        positions = positions.masked_fill(is_singleton(positions).unsqueeze(-1), -1)  # visible as a projected key
-        table = positions[..., None, None].expand(-1, -1, -1, self.selected.size(1), 1).float()
-        position = gather_segments(table, self.selected).squeeze(-1).transpose(1, 2)
-        return ~self.in_window(position, position, block_start) & (position >= self.sinks)
-
-    def concat_keys(self, rows: Tensor, positions: Tensor, local: Tensor) -> Tensor:
+    def concat_keys(self, projected: Tensor, positions: Tensor, local: Tensor) -> Tensor:
         """Concatenate the keys, or values, of each block: projected, sinks, selected, local.
 
         Args:
-            rows: (B, h, m, d_h).
+            projected: (B, h, m, d_h).
             positions, local: (B, n, h, d_h): keys of sinks and selected positions, and of local ones.
 
         Returns:
             (B N, h, s, d_h).
         """
         blocks = block_windows(local, self.size, self.margin)  # (B, N, ..., h, d_h)
-        prefix = [rows, self.first(positions).transpose(1, 2)] if self.sinks else [rows]  # (B, h, ..., d_h)
+        prefix = [projected, self.first(positions).transpose(1, 2)] if self.sinks else [projected]  # (B, h, ..., d_h)
         # Concatenated at once: each copy is as large as all keys of all blocks.
         parts = [part.unsqueeze(1).expand(-1, blocks[0].size(1), -1, -1, -1) for part in prefix]
         if self.selected is not None:
@@ -147,7 +142,6 @@ class LocalContext(NamedTuple):
             real: (B, n), True where a position is not padding.
             count: c.
         """
-        assert self.segments is not None
         blocks = into_blocks(queries * real[..., None, None], self.size).permute(0, 3, 1, 2, 4)  # (B, h, N, b, d_h)
         blocks = (blocks * queries.size(-1) ** -0.5).contiguous()
         positions, starts = self.segment_positions(real), torch.arange(blocks.size(2), device=real.device) * self.size
@@ -155,8 +149,8 @@ class LocalContext(NamedTuple):
         selectable = ~self.in_window(first, last, starts.unsqueeze(1))
         if attended is not None:
             selectable = selectable & attended.unsqueeze(1)
-        segments, filled = self._segments(keys), self.segments(real.unsqueeze(-1).to(keys.dtype)) > 0
-        segments = torch.where(filled[..., None], segments, segments[:, :, :1])  # repeats the first if there are fewer
+        segments = self._segments(keys)  # (B, m, w, h, d_h); the first key repeats if there are fewer
+        segments = torch.where(positions[..., None, None] >= 0, segments, segments[:, :, :1])
         return select_segments(blocks, summaries, segments, selectable, attended, count)
 
     def first(self, positions: Tensor) -> Tensor:
@@ -165,9 +159,8 @@ class LocalContext(NamedTuple):
 
     def segment_positions(self, real: Tensor) -> Tensor:
         """Return the positions of each segment, -1 where it has fewer: (B, n) to (B, m, w)."""
-        assert self.segments is not None
         numbers = torch.arange(1, real.size(1) + 1, device=real.device) * real  # zeros are missing positions
-        return self.segments(numbers.unsqueeze(-1).float()).squeeze(-1).long() - 1
+        return self._segments(numbers[..., None, None].float()).flatten(2).long() - 1
 
     def _segments(self, positions: Tensor) -> Tensor:
         """Gather the positions of segments: (B, n, h, d_h) to (B, m, w, h, d_h)."""

@@ -34,17 +34,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .base import Attention, register_attention
-from .blocks import attend_in_blocks, block_size, convolution_per_head, half_window, with_margins
+from .blocks import attend_in_blocks, block_size, half_window, with_margins
 from .options import AttentionConfig, Options, check_width, option
 from .positions import check_unrotated_dims
 
 
 @dataclass
 class LongShortOptions(Options):
-    """Options of ``long-short``. The paper has w = 8, r = 32 on the Long Range Arena, w = 512, r = 1 in language
-    models.
+    """Options of ``long-short``.
 
-    By default there is neither class token nor convolution, as in the authors' code.
+    The paper has w = 8 and r = 32 on the Long Range Arena, and w = 512 and r = 1 in language models. By default
+    there is neither class token nor convolution, as in the authors' code.
     """
 
     long_short_window: int = option(128, "w: positions of a segment, which also sees w / 2 on either side", smallest=1)
@@ -116,24 +116,21 @@ class LongShortAttention(Attention):
         window = block_size(self.window, x.size(1))
         projection = self.projection(x, real)
         _, token_key, token_value = token or (None, None, None)
-        far_keys = self.zero_rotary_dims(self._summarise(keys, projection, token_key))
-        keys = self._concat_keys(far_keys, self.rotated(keys), window)
+        summary_keys = self.zero_rotary_dims(self._summarise(keys, projection, token_key))
+        keys = self._concat_keys(summary_keys, self.rotated(keys), window)
         values = self._concat_keys(self._summarise(values, projection, token_value), values, window)
         return attend_in_blocks(self, self.rotated(self.q_proj(x)), keys, values, self._attn_mask(real, window), window)
 
     def _attn_mask(self, real: Tensor, window: int) -> Tensor:
         """Return the attention mask of each segment, or ALiBi's bias: (B, n) -> (B, s, 1, 1, m) or (B, s, h, w, m)."""
         prefix_len = self.rank + int(self.class_token)
-        attn_mask = F.pad(with_margins(real, window, half_window(window)), (prefix_len, 0), value=True)[
-            :, :, None, None
-        ]
+        local = with_margins(real, window, half_window(window))
+        attn_mask = F.pad(local, (prefix_len, 0), value=True)[:, :, None, None]
         if not self.alibi:
             return attn_mask
-        near_at = torch.arange(
-            attn_mask.size(-1) - prefix_len, device=real.device
-        )  # from the first position on the left side
-        margin = (near_at.size(0) - window) // 2
-        return self.add_alibi(attn_mask, near_at[margin : margin + window], near_at, prefix_len)
+        local_at = torch.arange(local.size(-1), device=real.device)  # from the first position on the left side
+        margin = (local.size(-1) - window) // 2
+        return self.add_alibi(attn_mask, local_at[margin : margin + window], local_at, prefix_len)
 
     def _attend_from(self, token: TokenMaps, heads: Tensor, real: Tensor) -> Tensor:
         """Attend from the class token to itself and the other heads: (B, h, n, d_h) and (B, n) to (B, h, 1, d_h)."""
@@ -158,3 +155,13 @@ class LongShortAttention(Attention):
         local = with_margins(positions, window, half_window(window))
         both = torch.cat([summaries.unsqueeze(1).expand(-1, local.size(1), -1, -1), local], dim=2)  # (B, s, m, d)
         return self.split_heads(both.flatten(0, 1))
+
+
+def convolution_per_head(heads: int, width: int) -> nn.Conv2d | None:
+    """Build a depthwise convolution along the sequence, one kernel per head: (B, h, n, d_h) -> (B, h, n, d_h).
+
+    Heads are the channels of an image of n by d_h. Returns None for a width of 0.
+    """
+    if width == 0:
+        return None
+    return nn.Conv2d(heads, heads, (width, 1), padding=(width // 2, 0), groups=heads, bias=False)

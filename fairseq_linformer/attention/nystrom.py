@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..errors import check
 from .base import Attention, register_attention
-from .blocks import convolution_per_head
+from .long_short import convolution_per_head
 from .options import AttentionConfig, Options, check_width, option
 
 
@@ -90,9 +90,8 @@ class NystromAttention(Attention):
         exact = torch.promote_types(landmark_outputs.dtype, torch.float32)
         with torch.autocast(landmark_outputs.device.type, enabled=False):
             scores = queries.to(exact) @ keys.to(exact).transpose(-1, -2) * self.head_dim**-0.5  # (B, h, m, m)
-            return (pseudo_inverse(scores.softmax(-1), self.iterations) @ landmark_outputs.to(exact)).to(
-                landmark_outputs.dtype
-            )
+            inverse = pseudo_inverse(scores.softmax(-1), self.iterations)
+            return (inverse @ landmark_outputs.to(exact)).to(landmark_outputs.dtype)
 
 
 def segment_means(lengths: Tensor, segments: int, n: int, dtype: torch.dtype) -> Tensor:

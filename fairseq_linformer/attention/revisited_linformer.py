@@ -29,20 +29,13 @@ class RevisitedLinformerAttention(ProjectedAttention):
     """
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:
-        keys, values, attended = self.keys_and_values(x, padding_mask, first_values)
-        return self.join_heads(self.mix(x, keys, values, attended))
-
-    def mix(self, x: Tensor, keys: Tensor, values: Tensor, rows: Tensor | None) -> Tensor:
-        """Mix `values`, (B, h, m, v) -> (B, h, n, v); the other arguments are those of ``keys_and_values``.
-
-        If the values are the identity, the result is the weight of each projected value for every position.
-        """
-        scale = self.head_dim**-0.5
+        keys, values = self.keys_and_values(x, padding_mask, first_values)  # (B, h, m, d_h) each
+        scale, attended = self.head_dim**-0.5, self.key_projection.attended_rows(padding_mask)
         scores = scale * keys.transpose(2, 3)  # (B, h, m, d_h) -> (B, h, d_h, m)
-        if rows is not None:
-            hidden = ~rows[:, None, None, :]  # (B, m) -> (B, 1, 1, m)
+        if attended is not None:
+            hidden = ~attended[:, None, None, :]  # (B, m) -> (B, 1, 1, m)
             scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
         weights = dropout(scores.softmax(-1), self.dropout, self.training)
-        picked = weights @ values  # (B, h, d_h, v): right to left, so that n and k never multiply
+        mixed = weights @ values  # (B, h, d_h, d_h): right to left, so that n and k never multiply
         queries = (scale * self.split_heads(self.q_proj(x))).softmax(-1)
-        return queries @ picked
+        return self.join_heads(queries @ mixed)

@@ -22,11 +22,12 @@ from math import isqrt
 from typing import ClassVar, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import check
 from .base import Attention, register_attention
-from .blocks import block_size, into_blocks, out_of_blocks, with_neighbours
+from .blocks import block_size, into_blocks, out_of_blocks
 from .dropout import dropout
 from .options import AttentionConfig, Options, option
 
@@ -118,17 +119,14 @@ class SparseAttention(Attention):
 
     def _strided(self, keys: Tensor, values: Tensor, real: Tensor) -> list[Part]:
         """Attend to keys less than l positions away, and to the rest of the column."""
-        # (B, R, h, 3 l, d_h)
-        near_keys, near_values = (self.split_heads(with_neighbours(rows)) for rows in (keys, values))
-        key_position = torch.arange(
-            near_keys.size(3), device=real.device
-        )  # of a key; the query's row is the middle one
-        query_position = key_position[real.size(2) : 2 * real.size(2)]
-        local = (key_position - query_position[:, None]).abs() < self.stride  # (l, 3 l)
-        near_real = with_neighbours(real)[:, :, None, None, :] & local  # (B, R, 1, l, 3 l)
+        size = real.size(2)
+        local_keys, local_values = (self.split_heads(_with_neighbours(rows)) for rows in (keys, values))
+        key_position = torch.arange(3 * size, device=real.device)  # the query's row is the middle one
+        distance = (key_position - key_position[size : 2 * size, None]).abs()  # (l, 3 l)
+        local_mask = _with_neighbours(real)[:, :, None, None, :] & (distance < self.stride)  # (B, R, 1, l, 3 l)
         columns = real.transpose(1, 2)[:, None, None] & self._other_rows(real, 1)  # (B, R, 1, l, R)
         return [
-            Part("brhsd", near_keys, near_values, near_real),
+            Part("brhsd", local_keys, local_values, local_mask),
             Part("bshid", self.split_heads(keys), self.split_heads(values), columns),
         ]
 
@@ -171,3 +169,9 @@ class SparseAttention(Attention):
         """Return False for pairs of a row with itself, so that local keys do not count twice: (R, 1, 1, R columns)."""
         rows = torch.arange(real.size(1), device=real.device)
         return (rows[:, None] != rows.repeat_interleave(columns))[:, None, None]
+
+
+def _with_neighbours(rows: Tensor) -> Tensor:
+    """Concatenate each row with both neighbours, zeros beyond the ends: (B, R, l, ...) -> (B, R, 3 l, ...)."""
+    padded = F.pad(rows, (0, 0) * (rows.dim() - 2) + (1, 1))
+    return torch.cat([padded[:, :-2], rows, padded[:, 2:]], dim=2)

@@ -24,7 +24,6 @@ from ..base import Attention
 from ..linformer import LinformerAttention
 from ..local import LocalContext, Visibility
 from ..longformer import LongformerAttention
-from . import FlexInputs
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +37,24 @@ HOPPER = {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64, "fwd_num_stages": 3, "fwd_num_w
 HOPPER |= {"bwd_BLOCK_M1": 32, "bwd_BLOCK_N1": 64, "bwd_BLOCK_M2": 64, "bwd_BLOCK_N2": 32}
 HOPPER |= {"bwd_num_stages": 3, "bwd_num_warps": 4}
 RECOMPILE_LIMIT = 64  # compiled graphs of the kernel: one or two lengths, padded or not, training or not
+
+
+class FlexInputs(NamedTuple):
+    """Queries and keys of a layer.
+
+    Attributes:
+        queries: of the text, (B, n, h, d_h).
+        keys, values: of projected keys and sinks, zeros, then of the text, as ``lay_out`` orders them, (B, s, h, d_h).
+        prefix_len, prefix_pad: m + g, and the number of zeros before the text.
+        unrotated_keys: of the text and projected, (B, h, m, d_h), if the layer selects segments.
+    """
+
+    queries: Tensor
+    keys: Tensor
+    values: Tensor
+    prefix_len: int
+    prefix_pad: int
+    unrotated_keys: tuple[Tensor, Tensor] | None = None
 
 
 class MaskSpec(NamedTuple):
@@ -58,24 +75,29 @@ class MaskSpec(NamedTuple):
         return Visibility(*(lay_out(*parts, prefix_pad) for parts in zip(self.prefix, self.text, strict=True)))
 
 
-def _linformer_inputs(attention: LinformerAttention, x: Tensor, *rest: Tensor | None) -> FlexInputs:
-    kv = attention.project_windowed_kv(x, *rest)
+def _linformer_inputs(
+    attention: LinformerAttention, x: Tensor, padding_mask: Tensor | None, first_values: Tensor | None
+) -> FlexInputs:
+    kv = attention.project_windowed_kv(x, padding_mask, first_values)
+    context = attention.local_context(x.size(1), padding_mask)
     queries = attention.rotated(attention.q_proj(x)).unflatten(-1, kv.values.shape[2:])
 
     def prefix(projected: Tensor, positions: Tensor) -> Tensor:
         projected = projected.transpose(1, 2)
-        return torch.cat([projected, kv.context.first(positions)], dim=1) if kv.context.sinks else projected
+        return torch.cat([projected, context.first(positions)], dim=1) if context.sinks else projected
 
-    prefixes = prefix(kv.row_keys, kv.unrotated_keys), prefix(kv.row_values, kv.values)
-    inputs = _inputs(queries, prefixes, (kv.rotary_keys, kv.values), kv.context.margin)
+    prefixes = prefix(kv.projected_keys, kv.unrotated_keys), prefix(kv.projected_values, kv.values)
+    inputs = _inputs(queries, prefixes, (kv.rotary_keys, kv.values), context.margin)
     if not attention.num_selected:
         return inputs
-    return inputs._replace(unrotated_keys=(kv.unrotated_keys, kv.row_keys.to(queries.dtype)))
+    return inputs._replace(unrotated_keys=(kv.unrotated_keys, kv.projected_keys.to(queries.dtype)))
 
 
-def _longformer_inputs(attention: LongformerAttention, x: Tensor, _: Tensor | None, first: Tensor | None) -> FlexInputs:
+def _longformer_inputs(
+    attention: LongformerAttention, x: Tensor, padding_mask: Tensor | None, first_values: Tensor | None
+) -> FlexInputs:
     heads = (attention.num_heads, attention.head_dim)
-    queries, keys, values = (part.unflatten(-1, heads) for part in attention.project(x, first))
+    queries, keys, values = (part.unflatten(-1, heads) for part in attention.project(x, first_values))
     return _inputs(queries, (keys[:, :0], values[:, :0]), (keys, values), attention.reach)
 
 
@@ -87,15 +109,15 @@ def _inputs(queries: Tensor, prefix: tuple[Tensor, Tensor], text: tuple[Tensor, 
     return FlexInputs(queries, keys, values, prefix_len, prefix_pad)
 
 
-def _linformer_mask(attention: LinformerAttention, prefix_len: int, padding: Tensor, unpadded: bool) -> MaskSpec:
-    context = attention.local_context(padding.size(1), None if unpadded else padding)
-    attended = None if unpadded else attention.key_projection.attended_rows(padding)
+def _linformer_mask(attention: LinformerAttention, prefix_len: int, padding: Tensor) -> MaskSpec:
+    context = attention.local_context(padding.size(1), padding)
+    attended = attention.key_projection.attended_rows(padding)
     if attended is None:
         attended = padding.new_ones((len(padding), prefix_len - min(context.sinks, padding.size(1))))
     return MaskSpec(context.size, context.prefix_visibility(attended, ~padding), context.text_visibility(~padding))
 
 
-def _longformer_mask(attention: LongformerAttention, prefix_len: int, padding: Tensor, unpadded: bool) -> MaskSpec:
+def _longformer_mask(attention: LongformerAttention, prefix_len: int, padding: Tensor) -> MaskSpec:
     # A block is one query. Global tokens keep their positions in the text, and are visible to all.
     text = LocalContext(1, attention.reach, attention.global_tokens, None).text_visibility(~padding)
     is_global = ~padding & (torch.arange(padding.size(1), device=padding.device) < attention.global_tokens)
@@ -122,11 +144,10 @@ class FlexKernel:
 
     Args:
         inputs: returns queries and keys of a layer, from the arguments of its ``forward``.
-        spec: returns the mask of a layer, from the number of keys before the text, the padding mask (B, n), and True if
-            nothing is padded.
+        spec: returns the mask of a layer, from the number of keys before the text and the padding mask (B, n).
     """
 
-    def __init__(self, inputs: Callable[..., FlexInputs], spec: Callable[[Any, int, Tensor, bool], MaskSpec]):
+    def __init__(self, inputs: Callable[..., FlexInputs], spec: Callable[[Any, int, Tensor], MaskSpec]):
         self.inputs, self.spec = inputs, spec
         # Disabled per kernel: a decorator would import PyTorch's compiler wherever this module is imported.
         self.attend: Callable[..., Tensor] = torch.compiler.disable(self._attend)
@@ -146,7 +167,7 @@ class FlexKernel:
         length = inputs.queries.size(1)
         mask = self.mask(attention, inputs, padding_mask)
         kernel = _flex if inputs.keys.is_cpu else _compiled()
-        arguments = pad_to_tile(inputs.queries, dim=1), inputs.keys, inputs.values
+        arguments = _pad_to_tile(inputs.queries), inputs.keys, inputs.values
         if inputs.unrotated_keys is None:
             return _narrow(kernel(*arguments, block_mask=mask), length, dim=1).transpose(1, 2)
         from torch.nn.attention.flex_attention import AuxRequest  # from PyTorch 2.9 on
@@ -167,12 +188,12 @@ class FlexKernel:
                 self.cached.pop(next(iter(self.cached)))
             with torch.inference_mode(False):  # whose tensors training could not use later
                 none = torch.zeros((1, length), dtype=torch.bool, device=device)
-                spec = self.spec(attention, prefix_len, none, True)
+                spec = self.spec(attention, prefix_len, none)
                 self.cached[cache_key] = _length_mask(spec, inputs.prefix_pad, length, padded)
         mask, block_starts = self.cached[cache_key]
         if padding_mask is not None:
             mask = copy.copy(mask)
-            spec = self.spec(attention, prefix_len, padding_mask, False)
+            spec = self.spec(attention, prefix_len, padding_mask)
             mask.mask_mod = make_mask_mod(spec.visibility(inputs.prefix_pad), block_starts)
         return mask
 
@@ -191,19 +212,19 @@ def _length_mask(spec: MaskSpec, prefix_pad: int, length: int, padded: bool) -> 
 
 def lay_out(prefix: Tensor, text: Tensor, prefix_pad: int) -> Tensor:
     """Concatenate (B, m + g, ...) and (B, n, ...), with zeros between them and up to a whole tile: (B, s, ...)."""
-    batch, rest = text.size(0), text.shape[2:]
     end = -(prefix.size(1) + prefix_pad + text.size(1)) % TILE
-    parts = [prefix.to(text.dtype), text.new_zeros(batch, prefix_pad, *rest), text, text.new_zeros(batch, end, *rest)]
+    zeros, end_zeros = (text.new_zeros(text.size(0), length, *text.shape[2:]) for length in (prefix_pad, end))
+    parts = [prefix.to(text.dtype), zeros, text, end_zeros]
     return torch.cat(parts, 1) if prefix.size(1) + prefix_pad + end else text
 
 
-def pad_to_tile(x: Tensor, dim: int) -> Tensor:
-    """Pad a dimension with zeros to whole tiles: (..., n, ...) -> (..., ceil(n / TILE) TILE, ...).
+def _pad_to_tile(queries: Tensor) -> Tensor:
+    """Pad queries with zeros to whole tiles: (B, n, h, d_h) -> (B, ceil(n / TILE) TILE, h, d_h).
 
     PyTorch's kernels have had errors in partial tiles: https://github.com/pytorch/pytorch/issues/153799.
     """
-    end = -x.size(dim) % TILE
-    return nn.functional.pad(x, (0, 0) * (x.dim() - 1 - dim) + (0, end)) if end else x
+    end = -queries.size(1) % TILE
+    return nn.functional.pad(queries, (0, 0, 0, 0, 0, end)) if end else queries
 
 
 def _narrow(x: Tensor, length: int, dim: int) -> Tensor:

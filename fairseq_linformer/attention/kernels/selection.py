@@ -20,8 +20,8 @@ from torch.autograd.function import once_differentiable
 from ..linformer import LinformerAttention
 from ..pooling import WindowProjection
 from ..selection import CANDIDATES
-from . import FlexInputs
 from . import selection_triton as kernels
+from .flex import FlexInputs
 
 MIN_SIDE = 16  # minimum side of a matrix product in Triton
 # Fastest on an H200: keys at a time, keys of candidates, projected keys whose scores fit into registers, warps.
@@ -137,10 +137,10 @@ class AttendToSelected(torch.autograd.Function):
         grad_keys, grad_values = keys.new_zeros(keys.shape), values.new_zeros(values.shape)
         grad_partial_lse, delta = torch.empty_like(lse), torch.empty_like(lse)
         inputs = *_strided(queries), *_strided(keys, key_start, length), *_strided(values, value_start, length)
-        rest = blocks, heads, m, head_dim, count, length, *layout[2:], head_dim**-0.5
+        sizes = blocks, heads, m, head_dim, count, length, *layout[2:], head_dim**-0.5
         kernels.attend_backward_kernel[(blocks, heads, queries.size(0))](
             *inputs, *_strided(partial), partial_lse.contiguous(), out, lse, *_strided(grad),
-            *layout.with_batch_stride(), selected, grad_queries, grad_partial, grad_partial_lse, delta, *rest,
+            *layout.with_batch_stride(), selected, grad_queries, grad_partial, grad_partial_lse, delta, *sizes,
             BK=TILE, BW=triton.next_power_of_2(layout.width), **constants, num_warps=WARPS,
         )  # fmt: skip
         by_segment = selected.flatten(2).sort(dim=2, stable=True)
@@ -149,7 +149,7 @@ class AttendToSelected(torch.autograd.Function):
         tile = min(TILE, _pad_to_tile(layout.width))
         kernels.segments_backward_kernel[(m * -(-layout.width // tile), heads, queries.size(0))](
             *inputs, lse, delta, *_strided(grad), *layout.with_batch_stride(), (by_segment.indices // count).int(),
-            first, *_strided(grad_keys, key_start, length), *_strided(grad_values, value_start, length), *rest,
+            first, *_strided(grad_keys, key_start, length), *_strided(grad_values, value_start, length), *sizes,
             BW=tile, **constants, num_warps=WARPS,
         )  # fmt: skip
         return grad_queries, grad_keys, grad_values, grad_partial, grad_partial_lse, None, None, None, None
@@ -161,10 +161,8 @@ def attend_to_selected(
     """Select segments and extend the partial softmax of ``FlexKernel`` by their keys: (B, n, h, d_h)."""
     assert inputs.unrotated_keys is not None
     queries, length = inputs.queries, inputs.queries.size(1)
-    context, projection = (
-        attention.local_context(length, padding_mask),
-        cast(WindowProjection, attention.key_projection),
-    )
+    context = attention.local_context(length, padding_mask)
+    projection = cast(WindowProjection, attention.key_projection)
     offsets, width = projection.segment_offsets(length, padding_mask, queries.device)
     layout = Layout(offsets.int(), width, context.size, context.margin, context.sinks)
     start = inputs.prefix_len + inputs.prefix_pad
