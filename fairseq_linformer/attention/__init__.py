@@ -4,19 +4,9 @@ import importlib
 import pkgutil
 
 from .base import ATTENTIONS, Attention, get_attention, register_attention
-from .options import AttentionConfig, Options, PerLayer, option, spread_over_layers
+from .options import AttentionConfig, Options, option
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
-__all__ = [
-    "ATTENTIONS",
-    "Attention",
-    "AttentionConfig",
-    "Options",
-    "PerLayer",
-    "get_attention",
-    "option",
-    "register_attention",
-    "spread_over_layers",
-]
+__all__ = ["ATTENTIONS", "Attention", "AttentionConfig", "Options", "get_attention", "option", "register_attention"]

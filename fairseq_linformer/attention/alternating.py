@@ -13,8 +13,8 @@ from typing import ClassVar
 
 from ..errors import check
 from .base import Attention, register_attention
-from .longformer import LongformerAttention, LongformerOptions
-from .options import AttentionConfig, Options, check_sliding_window, option
+from .longformer import LongformerAttention, LongformerOptions, check_sliding_window
+from .options import AttentionConfig, Options, option
 from .softmax import SoftmaxAttention
 
 
@@ -23,9 +23,9 @@ class AlternatingOptions(Options):
     """Options of ``alternating``; ModernBERT's are the defaults."""
 
     alternating_window: int = option(
-        128, "positions that a position sees in a layer with a window: half of them on each side; an even number"
+        128, "w: in a layer with a window a position attends to w / 2 positions on each side; an even number"
     )
-    alternating_every: int = option(3, "a full layer after so many", smallest=1)
+    alternating_every: int = option(3, "distance between full layers: 3 for every third", smallest=1)
     alternating_first: int = option(0, "the first full layer, counted from 0", smallest=0)
 
     TEST_CASES: ClassVar = ({}, {"alternating_window": 4, "alternating_every": 2, "alternating_first": 1})
@@ -49,12 +49,12 @@ class AlternatingAttention(Attention):
 
     @classmethod
     def build_layers(cls, config: AttentionConfig) -> list[Attention]:
-        options = cls.Options.read(config)
+        options = AlternatingOptions.read(config)
         local = LongformerOptions([options.alternating_window] * config.encoder_layers, longformer_global_tokens=0)
 
         def build(layer: int) -> Attention:
             if options.kind_of_layer(layer) == "full":
-                return SoftmaxAttention(config, layer=layer)
+                return SoftmaxAttention(config, options, layer)
             return LongformerAttention(config, local, layer)
 
         return [build(layer) for layer in range(config.encoder_layers)]

@@ -80,7 +80,7 @@ class Attention(RelativePositions, ABC):
         fairseq calls it before loading, with the whole checkpoint and this module's name in it.
         """
 
-    def __init__(self, config: AttentionConfig, options: Any = None, layer: int = 0, **before_out_proj: nn.Module):
+    def __init__(self, config: AttentionConfig, options: Any, layer: int, **before_out_proj: nn.Module):
         """Build the linear maps of a layer, numbered from 0, of a mechanism with these (validated) options.
 
         `before_out_proj` are modules of the mechanism that precede the last map. The order is that of fairseq's code,

@@ -27,13 +27,11 @@ NO_BLOCK = -1
 
 @dataclass
 class BigBirdOptions(Options):
-    """Options of ``bigbird``."""
-
     bigbird_block: int = option(
-        64, "positions in a block; a query sees its own block, the two beside it, the first, the last", smallest=1
+        64, "positions in a block; a query attends to its block, both neighbours, the first and the last", smallest=1
     )
     bigbird_random_blocks: int = option(
-        3, "random blocks that a query sees besides, in sequences of max_positions", smallest=0
+        3, "further blocks, drawn at random, that a query attends to in sequences of max_positions", smallest=0
     )
 
     TEST_CASES: ClassVar = (
@@ -113,17 +111,15 @@ class BigBirdAttention(Attention):
     def _attend_to_blocks(self, queries: Tensor, keys: Tensor, values: Tensor, real: Tensor, last: Tensor) -> Tensor:
         """Attend from all blocks to their m blocks, (B, N, b, d); results of block 0 and L are unused."""
         block_ids, attended = self._block_ids(queries.size(1), last)  # (B, N, h, m)
-        index = (
-            block_ids + queries.size(1) * torch.arange(block_ids.size(0), device=block_ids.device)[:, None, None, None]
-        )
+        sequence = torch.arange(block_ids.size(0), device=block_ids.device)[:, None, None, None]
+        index = block_ids + queries.size(1) * sequence
         attn_mask = attended.unsqueeze(-1) & real.flatten(0, 1)[index]  # (B, N, h, m, b)
         attn_mask = attn_mask.flatten(3).unsqueeze(3)  # (B, N, h, 1, m b)
         if self.alibi:
             block = torch.arange(real.size(2), device=real.device)
             queries_at = torch.arange(real.size(1), device=real.device)[:, None, None] * real.size(2) + block
-            attn_mask = self.add_alibi(
-                attn_mask, queries_at, (block_ids.unsqueeze(-1) * real.size(2) + block).flatten(3)
-            )
+            keys_at = (block_ids.unsqueeze(-1) * real.size(2) + block).flatten(3)
+            attn_mask = self.add_alibi(attn_mask, queries_at, keys_at)
         keys, values = (self._take(blocks, index) for blocks in (keys, values))
         queries = self.split_heads(queries.flatten(0, 1))
         out = self.join_heads(self.attend(queries, keys, values, attn_mask.flatten(0, 1)))  # (B N, b, d)

@@ -17,23 +17,9 @@ from .base import Attention, is_unmodified_linear
 def attend_from_first(
     attention: Attention, x: Tensor, padding_mask: Tensor | None, first_values: Tensor | None
 ) -> Tensor:
-    """Attend from the first token to all, P V = (P X) W_v + b: (B, n, d) -> (B, h, 1, d_h)."""
-    weights = F.dropout(first_weights(attention, x, padding_mask), attention.dropout, attention.training)
-    if is_unmodified_linear(attention.v_proj):
-        weight, bias = attention.per_head_params(attention.v_proj)
-        values = (weights @ x).unsqueeze(2) @ weight.transpose(1, 2)  # (B, h, 1, d) (h, d, d_h)
-        values = values + weights.sum(-1)[..., None, None] * bias
-    else:
-        values = weights.unsqueeze(2) @ attention.split_heads(attention.v_proj(x))
-    if first_values is None:
-        return values
-    return attention.with_first_values(values, weights.unsqueeze(2) @ attention.split_heads(first_values))
+    """Attend from the first token to all: (B, n, d) -> (B, h, 1, d_h).
 
-
-def first_weights(attention: Attention, x: Tensor, padding_mask: Tensor | None) -> Tensor:
-    """Return P = softmax(q K^T / sqrt(d_h)) of the first token: (B, n, d) -> (B, h, n).
-
-    q K^T is (q W_k) X^T plus a constant, which softmax cancels.
+    q K^T is (q W_k) X^T plus a constant, which softmax cancels; P V is (P X) W_v + b.
     """
     queries = attention.split_heads(attention.zero_rotary_dims(attention.q_proj(x[:, :1]))) * attention.head_dim**-0.5
     if is_unmodified_linear(attention.k_proj):
@@ -43,4 +29,13 @@ def first_weights(attention: Attention, x: Tensor, padding_mask: Tensor | None) 
         scores = (queries @ attention.split_heads(attention.k_proj(x)).transpose(2, 3)).squeeze(2)
     if padding_mask is not None:
         scores = scores.masked_fill(padding_mask.unsqueeze(1), torch.finfo(scores.dtype).min)
-    return scores.softmax(-1)
+    weights = F.dropout(scores.softmax(-1), attention.dropout, attention.training)  # P, (B, h, n)
+    if is_unmodified_linear(attention.v_proj):
+        weight, bias = attention.per_head_params(attention.v_proj)
+        values = (weights @ x).unsqueeze(2) @ weight.transpose(1, 2)  # (B, h, 1, d) (h, d, d_h)
+        values = values + weights.sum(-1)[..., None, None] * bias
+    else:
+        values = weights.unsqueeze(2) @ attention.split_heads(attention.v_proj(x))
+    if first_values is None:
+        return values
+    return attention.with_first_values(values, weights.unsqueeze(2) @ attention.split_heads(first_values))

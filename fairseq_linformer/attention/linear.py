@@ -124,8 +124,6 @@ FEATURE_MAPS = ("elu", "hedgehog")
 
 @dataclass
 class LinearOptions(Options):
-    """Options of ``linear``."""
-
     linear_feature_map: str = option("elu", f"phi: {' or '.join(FEATURE_MAPS)}, which is learned")
 
     TEST_CASES: ClassVar = ({}, {"linear_feature_map": "hedgehog"})

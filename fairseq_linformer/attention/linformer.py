@@ -160,23 +160,21 @@ class LinformerOptions(Options):
 
     linformer_window: list[int] = option(  # noqa: RUF009 (it makes a field)
         0,
-        "w: every position also sees its block and w / 2 positions on either side of it as they are; 0: none; a "
-        "number, one per layer (0,64,…), or FIRST..LAST layer",
+        "w: every position also attends to the exact keys of its block and of w / 2 positions on either side of it; 0 "
+        "for none; a number, one per layer (0,64,…), or FIRST..LAST layer",
         smallest=0,
         per_layer=True,
     )
-    linformer_block: int = option(0, "with a window: queries of a block; 0: as many as the window has", smallest=0)
-    linformer_sinks: int = option(
-        0, "with a window: the first positions that every position sees as they are", smallest=0
-    )
+    linformer_block: int = option(0, "with a window: queries of a block; 0 for the width of the window", smallest=0)
+    linformer_sinks: int = option(0, "with a window: first positions that all positions attend to", smallest=0)
     linformer_fetch: list[int] = option(  # noqa: RUF009
         0,
-        "c, with a window and pooling: segments, each of the positions of a row, that each head of a block chooses by "
-        "their rows and sees as they are; a number, one per layer, or FIRST..LAST layer",
+        "c, with a window and pooling: segments that each head of a block selects by their projected keys, and whose "
+        "exact keys it attends to; a number, one per layer, or FIRST..LAST layer",
         smallest=0,
         per_layer=True,
     )
-    linformer_class_token: bool = option(False, "the first position, <s>, attends to every position as it is")
+    linformer_class_token: bool = option(False, "the first position, <s>, attends to the exact keys of all positions")
 
     TEST_CASES: ClassVar = (
         {},
@@ -196,7 +194,7 @@ class LinformerOptions(Options):
         check("positions", config.positions, config.positions == "learned" or windowed, allowed)
         check_unrotated_dims(config)
         averages = PROJECTIONS[config.projection].ROWS_ARE_MEANS
-        allowed = f"0 with projection={config.projection}, whose rows stand for no segment of the text"
+        allowed = f"0 with projection={config.projection}, whose projected keys are not averages"
         check("linformer_fetch", selected, averages or selected == 0, allowed)
 
 

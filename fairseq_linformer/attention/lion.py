@@ -42,16 +42,10 @@ FIRST_REACH = (2, 128)  # initial 1 / (1 - lambda) of the first and the last hea
 
 @dataclass
 class LionOptions(Options):
-    """Options of ``lion``."""
+    lion_decay: str = option("selective", f"decay with distance: {', '.join(DECAYS)} (LION-LIT, LION-D, LION-S)")
+    lion_chunk: int = option(32, "b: positions computed together; it does not change the result", smallest=1)
 
-    lion_decay: str = option("selective", f"of what is far: {', '.join(DECAYS)} (LION-LIT, LION-D, LION-S)")
-    lion_chunk: int = option(32, "b: positions that are computed together, whatever it is", smallest=1)
-
-    TEST_CASES: ClassVar = (
-        {"lion_chunk": 4},
-        {"lion_decay": "learned", "lion_chunk": 2},
-        {"lion_decay": "none"},
-    )
+    TEST_CASES: ClassVar = ({"lion_chunk": 4}, {"lion_decay": "learned", "lion_chunk": 2}, {"lion_decay": "none"})
 
     def validate(self, config: AttentionConfig) -> None:
         super().validate(config)

@@ -47,11 +47,9 @@ class LongShortOptions(Options):
     there is neither class token nor convolution, as in the authors' code.
     """
 
-    long_short_window: int = option(128, "w: positions of a segment, which also sees w / 2 on either side", smallest=1)
-    long_short_rank: int = option(
-        32, "r: summaries of the whole sequence, per head, that every position sees", smallest=1
-    )
-    long_short_class_token: bool = option(False, "the first position, <s>, sees every other and is seen by every other")
+    long_short_window: int = option(128, "w: positions of a segment; it attends to w / 2 more on each side", smallest=1)
+    long_short_rank: int = option(32, "r: summaries of the sequence that each head attends to", smallest=1)
+    long_short_class_token: bool = option(False, "the first position, <s>, attends to all, and all attend to it")
     long_short_conv_width: int = option(
         0, "width (odd) of a depthwise convolution of the values that starts at zero; 0 for none"
     )

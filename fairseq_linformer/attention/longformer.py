@@ -21,21 +21,24 @@ from torch import Tensor, nn
 from ..errors import check
 from .base import Attention, register_attention
 from .blocks import attend_in_blocks, block_size, narrow_prefix, sym_min, with_margins
-from .options import AttentionConfig, Options, check_sliding_window, option
+from .options import AttentionConfig, Options, option
+
+
+def check_sliding_window(name: str, window: int) -> None:
+    """Reject a sliding window without the same number of positions, at least one, on either side."""
+    check(name, window, window >= 2 and window % 2 == 0, "even and at least 2")
 
 
 @dataclass
 class LongformerOptions(Options):
-    """Options of ``longformer``."""
-
     longformer_window: list[int] = option(  # noqa: RUF009 (it makes a field)
         512,
-        "positions that a position sees: half of them on each side, and itself; an even number, one per layer "
+        "w: a position attends to w / 2 positions on each side, and to itself; an even number, one per layer "
         "(32,64,…), or FIRST..LAST layer",
         per_layer=True,
         multiple=2,
     )
-    longformer_global_tokens: int = option(1, "how many first positions see all others and are seen by them")
+    longformer_global_tokens: int = option(1, "g: first positions, which attend to all positions; all attend to them")
 
     TEST_CASES: ClassVar = (
         {"longformer_window": 4},
@@ -143,7 +146,7 @@ class LongformerAttention(Attention):
     def _biased(self, attn_mask: Tensor, size: int) -> Tensor:
         device, keys = attn_mask.device, attn_mask.size(-1)
         starts = torch.arange(attn_mask.size(1), device=device).unsqueeze(1) * size
-        near_at = starts + torch.arange(-size, 2 * size, device=device)  # (N, 3 b)
-        first_at = torch.arange(keys - 3 * size, device=device).expand(near_at.size(0), -1)
-        keys_at = torch.cat([first_at, near_at], dim=1).unsqueeze(1)
-        return self.add_alibi(attn_mask, near_at[:, None, size : 2 * size], keys_at)
+        local_at = starts + torch.arange(-size, 2 * size, device=device)  # (N, 3 b)
+        first_at = torch.arange(keys - 3 * size, device=device).expand(local_at.size(0), -1)
+        keys_at = torch.cat([first_at, local_at], dim=1).unsqueeze(1)
+        return self.add_alibi(attn_mask, local_at[:, None, size : 2 * size], keys_at)

@@ -30,7 +30,7 @@ class NystromOptions(Options):
     """Options of ``nystrom``: the authors' for n = 512; for 4,096 they widen the convolution to 65."""
 
     nystrom_landmarks: int = option(
-        64, "m, segment means that stand for the sequence; rows up to m are attended exactly", smallest=1
+        64, "m: segment means that replace the keys; sequences of at most m positions are exact", smallest=1
     )
     nystrom_iterations: int = option(6, "steps of the iteration for the pseudo-inverse", smallest=1)
     nystrom_conv_width: int = option(

@@ -1,7 +1,7 @@
 """Declaration of options, and the part of the model's configuration that a mechanism reads."""
 
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 from ..errors import check
 
@@ -87,14 +87,12 @@ def spread_over_layers(name: str, value: PerLayer, layers: int, multiple: int) -
     return [multiple * round(number / multiple) for number in between]
 
 
-def check_sliding_window(name: str, window: int) -> None:
-    """Reject a sliding window without the same number of positions, at least one, on either side."""
-    check(name, window, window >= 2 and window % 2 == 0, "even and at least 2")
-
-
 def check_width(name: str, width: int) -> None:
     """Reject a convolution width that is neither 0 (none) nor odd."""
     check(name, width, width == 0 or (width > 0 and width % 2 == 1), "0 (none) or an odd width")
+
+
+OptionsClass = TypeVar("OptionsClass", bound="Options")
 
 
 @dataclass
@@ -107,10 +105,8 @@ class Options:
     TEST_CASES: ClassVar[tuple[dict[str, Any], ...]] = ({},)  # of the contract suite, at 15 positions, d = 12
 
     @classmethod
-    def read(cls, config: Any) -> Any:
-        """Return the options of a configuration, with defaults for None or missing ones, and a list for those per
-        layer.
-        """
+    def read(cls: type[OptionsClass], config: Any) -> OptionsClass:
+        """Return the options of a configuration: defaults replace None, and options per layer are lists."""
         values: dict[str, Any] = {}
         for declared in fields(cls):
             value: Any = getattr(config, declared.name, None)
@@ -121,10 +117,7 @@ class Options:
         return cls(**values)
 
     def kind_of_layer(self, layer: int) -> str | None:
-        """Return the kind of a layer, numbered from 0, if layers differ: pruning preserves kinds.
-
-        It is called before ``validate``.
-        """
+        """Return the kind of a layer, numbered from 0, if layers differ in kind: pruning preserves it."""
         return None
 
     def length_defaults(self, max_positions: int) -> dict[str, Any]:

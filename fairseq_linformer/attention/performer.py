@@ -27,12 +27,8 @@ STABILIZER = 1e-4
 
 @dataclass
 class PerformerOptions(Options):
-    """Options of ``performer``."""
-
     performer_features: int = option(256, "m: number of random features", smallest=1)
-    performer_redraw_interval: int = option(
-        1000, "draw the random features anew after this many updates; 0 for never", smallest=0
-    )
+    performer_redraw_interval: int = option(1000, "updates between draws; 0 keeps the first features", smallest=0)
 
     TEST_CASES: ClassVar = ({"performer_features": 10}, {"performer_features": 3})
 

@@ -93,9 +93,8 @@ class WindowProjection(Projection):
     def _adaptive_windows(self, x: Tensor, offsets: Tensor, width: int) -> Tensor:
         batch, length = x.shape[:2]
         positions = offsets[:, :-1, None] + torch.arange(width, device=x.device)  # (B, m, w)
-        # Every unmasked position is in one window, once. The filling of short windows does not affect the result, so
-        # the
-        # backward pass adds only zeros to a gradient, and gradients are deterministic.
+        # Every unmasked position is in one window, once. The filling of short windows does not affect the result, and
+        # the backward pass adds only zeros for it, so that gradients are deterministic.
         positions = positions.clamp(max=length - 1) + length * torch.arange(batch, device=x.device)[:, None, None]
         windows = x.flatten(0, 1).index_select(0, positions.flatten()).unflatten(0, (batch, *positions.shape[1:]))
         return windows.masked_fill(~_real(width, offsets[:, 1:] - offsets[:, :-1]).unsqueeze(-1), 0.0)

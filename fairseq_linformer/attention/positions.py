@@ -118,5 +118,5 @@ def check_unrotated_dims(config: AttentionConfig) -> None:
         UserError: no dimension is unrotated.
     """
     unrotated = config.positions != "rotary" or config.rotary_share < 1
-    allowed = "below 1, or nothing scores the rows that are no positions"
+    allowed = "below 1: unrotated dimensions score the keys that have no position"
     check("rotary_share", config.rotary_share, unrotated, allowed)

@@ -45,7 +45,7 @@ class Projection(nn.Module, ABC):
 
     @abstractmethod
     def attended_rows(self, padding_mask: Tensor | None) -> Tensor | None:
-        """Return True for the rows that queries attend to, (B, m); None for all."""
+        """Return True for the projected positions that queries attend to, (B, m); None for all."""
 
 
 class LinearProjection(Projection):
@@ -61,9 +61,11 @@ class LinearProjection(Projection):
 
     ``projection_init`` sets the initial c W:
 
-    segment-mean            row j averages the j-th of k equal segments, plus noise normal                  normal with
-    standard deviation 0.02, as in the authors' code johnson-lindenstrauss   normal with variance 1 / k, as in the proof
-    of the paper's theorem 2
+    ===================== =====================================================================
+    segment-mean          row j averages the j-th of k equal segments, plus noise
+    normal                normal with standard deviation 0.02, as in the authors' code
+    johnson-lindenstrauss normal with variance 1 / k, as in the proof of the paper's theorem 2
+    ===================== =====================================================================
 
     With ``adaptive_length`` a text of any length is stretched to n positions, by linear interpolation.
     """
@@ -78,7 +80,9 @@ class LinearProjection(Projection):
         self.adaptive = config.adaptive_length
         self.initialisation = cast(str, config.projection_init)
         per_head = (config.encoder_attention_heads,) if config.sharing == "none" else ()
-        self.initial_multiplier = config.projection_multiplier or self.default_multiplier(config)
+        # A quarter of fan-in d over fan-in n (measured in docs/quality.md), unless the matrix is not trained.
+        default = min(1.0, config.encoder_embed_dim / (4 * config.max_positions)) if self.TRAINABLE else 1.0
+        self.initial_multiplier = config.projection_multiplier or default
         self.register_buffer("multiplier", torch.tensor(self.initial_multiplier))
         matrix = torch.empty(*per_head, config.projected_length[layer], config.max_positions)
         self.weight = nn.Parameter(matrix, requires_grad=self.TRAINABLE)
@@ -98,11 +102,6 @@ class LinearProjection(Projection):
         else:
             self.weight.mul_(0.02 if self.initialisation == "normal" else k**-0.5)
         self.weight.div_(self.multiplier)
-
-    @staticmethod
-    def default_multiplier(config: AttentionConfig) -> float:
-        """Return c = min(1, d / (4 n)): a quarter of fan-in d over fan-in n (measured in docs/quality.md)."""
-        return min(1.0, config.encoder_embed_dim / (4 * config.max_positions))
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         """Project (B, n, d) -> (B, k, d), with one matrix per head (B, h, k, d); (B, h, n, d_h) -> (B, h, k, d_h)."""
@@ -132,7 +131,3 @@ class RandomProjection(LinearProjection):
 
     INITIALISATIONS = ("johnson-lindenstrauss", "normal")
     TRAINABLE = False
-
-    @staticmethod
-    def default_multiplier(config: AttentionConfig) -> float:
-        return 1.0  # not trained

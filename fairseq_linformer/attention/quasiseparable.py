@@ -37,9 +37,7 @@ FIRST_STEPS = (1e-3, 1e-1)  # initial D of the first and the last head: ranges o
 
 @dataclass
 class QuasiseparableOptions(Options):
-    """Options of ``quasiseparable``."""
-
-    quasiseparable_chunk: int = option(32, "b: positions that are computed together, whatever it is", smallest=1)
+    quasiseparable_chunk: int = option(32, "b: positions computed together; it does not change the result", smallest=1)
 
     TEST_CASES: ClassVar = ({"quasiseparable_chunk": 4}, {"quasiseparable_chunk": 2})
 

@@ -37,16 +37,10 @@ ITSELF = -1e5  # score of a position with itself: negligible unless it is the on
 
 @dataclass
 class ReformerOptions(Options):
-    """Options of ``reformer``: chunks and rounds, m and r."""
-
     reformer_chunk_length: int = option(
-        64, "m, positions in a chunk, twice the mean size of a bucket; three chunks are seen", smallest=1
+        64, "m: positions in a chunk, twice the mean size of a bucket; a position attends to three chunks", smallest=1
     )
-    reformer_hashes: int = option(
-        4,
-        "rounds of hashing: each costs as much as the first, and finds more of what is alike",
-        smallest=1,
-    )
+    reformer_hashes: int = option(4, "r: rounds of hashing, of equal cost; more find more similar keys", smallest=1)
 
     TEST_CASES: ClassVar = (
         {"reformer_chunk_length": 2, "reformer_hashes": 2},
@@ -100,9 +94,8 @@ class ReformerAttention(Attention):
         order = order.unflatten(-1, (chunks, m))  # (B, h, r, N) -> (B, h, r, C, m)
         bias = self._bias(order, sorted_index, lengths, torch.promote_types(x.dtype, torch.float32))
         outputs, totals = self._attend_in_chunks(queries, values, order, bias)
-        shares = (
-            totals.flatten(3).gather(3, sorted_index).softmax(2).to(outputs.dtype)
-        )  # (B, h, r, N), of a round in the sum
+        totals = totals.flatten(3).gather(3, sorted_index)  # (B, h, r, N)
+        shares = totals.softmax(2).to(outputs.dtype)  # of each round in the sum
         outputs = outputs.flatten(3, 4).gather(3, sorted_index.unsqueeze(-1).expand(-1, -1, -1, -1, self.head_dim))
         heads = (outputs * shares.unsqueeze(-1)).sum(2)  # (B, h, r, N, d_h) -> (B, h, N, d_h)
         return self.join_heads(narrow_prefix(heads, n, dim=2))
@@ -140,11 +133,9 @@ class ReformerAttention(Attention):
         position = order.unsqueeze(-1)  # (B, h, r, C, m, 1)
         key_position = _with_neighbours(position, -1).transpose(-1, -2)  # (B, h, r, C, 1, 3m)
         times = torch.ones_like(position == key_position, dtype=dtype)  # its own round contains a pair
+        chunks = (sorted_index // self.chunk_length).to(dtype)  # of positions, in each round
         for shift in range(1, self.hashes):
-            another = (
-                (sorted_index // self.chunk_length).to(dtype).roll(shift, dims=2)
-            )  # chunks of positions in another round
-            chunk = another.gather(3, order.flatten(3)).view_as(order).unsqueeze(-1)  # (B, h, r, C, m, 1)
+            chunk = chunks.roll(shift, dims=2).gather(3, order.flatten(3)).view_as(position)  # (B, h, r, C, m, 1)
             times += (chunk - _with_neighbours(chunk).transpose(-1, -2)).abs() <= 1
         bias = -times.log()
         bias = bias.masked_fill(position == key_position, ITSELF)
@@ -160,11 +151,8 @@ class ReformerAttention(Attention):
             bias: (B, h, r, C, m, 3m), to add to the scores, at least in float32.
         """
         keys = F.normalize(queries.to(bias.dtype), dim=-1).to(queries.dtype)
-        keys, values = (
-            _with_neighbours(_by_place(keys, order)),
-            _with_neighbours(_by_place(values, order)),
-        )  # (B, h, r, C, 3m, d_h)
-        scores = _by_place(queries, order) @ keys.transpose(-1, -2) + bias  # (B, h, r, C, m, 3m)
+        keys, values = (_with_neighbours(_gather(part, order)) for part in (keys, values))  # (B, h, r, C, 3m, d_h)
+        scores = _gather(queries, order) @ keys.transpose(-1, -2) + bias  # (B, h, r, C, m, 3m)
         highest = scores.detach().amax(-1, keepdim=True)
         weights = (scores - highest).exp()
         total = weights.sum(-1, keepdim=True)
@@ -172,7 +160,7 @@ class ReformerAttention(Attention):
         return weights @ values, highest + total.log()
 
 
-def _by_place(x: Tensor, order: Tensor) -> Tensor:
+def _gather(x: Tensor, order: Tensor) -> Tensor:
     """Gather (B, h, N, e) at the positions (B, h, r, C, m): (B, h, r, C, m, e)."""
     index = order.flatten(2).unsqueeze(-1).expand(-1, -1, -1, x.size(-1))  # (B, h, r N, e)
     return x.gather(2, index).unflatten(2, order.shape[2:])

@@ -33,15 +33,9 @@ from .options import AttentionConfig, Options, option
 
 @dataclass
 class RandomFeatureOptions(Options):
-    """Options of ``rfa``."""
-
-    rfa_features: int = option(
-        64, "m: number of random vectors, each a sine and a cosine; at least d / h is usual", smallest=1
-    )
+    rfa_features: int = option(64, "m: random vectors, each a sine and a cosine; at least d / h is usual", smallest=1)
     rfa_temperature: float = option(1.0, "t: queries and keys of length 1 have the scores q . k / t^2, before training")
-    rfa_redraw_interval: int = option(
-        1, "draw the random vectors anew after this many updates; 0 for never", smallest=0
-    )
+    rfa_redraw_interval: int = option(1, "updates between draws; 0 keeps the first vectors", smallest=0)
 
     TEST_CASES: ClassVar = ({"rfa_features": 16}, {"rfa_features": 5, "rfa_temperature": 0.7})
 

@@ -97,9 +97,9 @@ def gather_segments(segments: Tensor, selected: Tensor) -> Tensor:
     Returns:
         (B, h, N, c w, d_h).
     """
-    batch, rows, width, heads, size = segments.shape
+    batch, count, width, heads, size = segments.shape
     table = segments.permute(0, 3, 1, 2, 4).reshape(-1, width * size)  # (B h m, w d_h)
-    offsets = rows * torch.arange(batch * heads, device=segments.device).view(batch, heads, 1, 1)
+    offsets = count * torch.arange(batch * heads, device=segments.device).view(batch, heads, 1, 1)
     # An embedding, because the backward pass of indexing adds in arbitrary order on a GPU.
     gathered = F.embedding(offsets + selected, table)  # (B, h, N, c, w d_h)
     return gathered.unflatten(-1, (width, size)).flatten(3, 4)

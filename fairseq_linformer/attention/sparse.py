@@ -46,14 +46,12 @@ class Part(NamedTuple):
 
 @dataclass
 class SparseOptions(Options):
-    """Options of ``sparse``."""
-
     sparse_pattern: str = option("fixed", f"{' or '.join(PATTERNS)}")
     sparse_stride: int = option(
         0, "l; 0: the root of max_positions, rounded up, but with pattern=fixed at least expressivity"
     )
     sparse_expressivity: int = option(
-        EXPRESSIVITY, "c: with pattern=fixed, how many positions of a block all others see"
+        EXPRESSIVITY, "c: with pattern=fixed, positions of each block that all positions attend to"
     )
 
     TEST_CASES: ClassVar = (

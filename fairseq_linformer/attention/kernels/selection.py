@@ -67,16 +67,16 @@ def _strided(x: Tensor, start: int = 0, length: int | None = None) -> tuple[Any,
     return x, x.stride(0), x.stride(1), x.stride(2)
 
 
-def select_segments(queries: Tensor, keys: Tensor, rows: Tensor, layout: Layout, count: int) -> Tensor:
-    """Compute ``LocalContext.select`` for (B, n, h, d_h) and projected keys (B, h, m, d_h): (B, h, N, c)."""
+def select_segments(queries: Tensor, keys: Tensor, summaries: Tensor, layout: Layout, count: int) -> Tensor:
+    """Compute ``LocalContext.select`` for (B, n, h, d_h) and summaries (B, h, m, d_h): (B, h, N, c)."""
     sizes, length = layout.sizes(queries), queries.size(1)
     blocks, heads, m, _ = sizes
     batch, grid = queries.size(0), (blocks, heads, queries.size(0))
     constants, scale = layout.constants(queries), queries.size(-1) ** -0.5
     weights = queries.new_empty((batch, heads, blocks, m), dtype=torch.float32)
-    rows = rows if rows.stride(-1) == 1 else rows.contiguous()
+    summaries = summaries if summaries.stride(-1) == 1 else summaries.contiguous()
     kernels.score_segments_kernel[grid](
-        *_strided(queries), rows, *rows.stride()[:3], *layout.with_batch_stride(), weights,
+        *_strided(queries), summaries, *summaries.stride()[:3], *layout.with_batch_stride(), weights,
         *sizes, length, layout.size, layout.margin, scale,
         BM=_pad_to_tile(m) if m <= AT_ONCE else TILE, WHOLE=m <= AT_ONCE, **constants,
     )  # fmt: skip

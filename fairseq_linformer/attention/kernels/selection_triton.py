@@ -33,20 +33,20 @@ def _in_window(first, last, start, size, margin):
 
 
 @triton.jit
-def _row_scores(q, rows, r_m, offsets, number, M, D, scale, BD: tl.constexpr):
+def _summary_scores(q, summaries, s_m, offsets, number, M, D, scale, BD: tl.constexpr):
     """Return the scores of a block's queries and some projected keys, (BQ, BM), and the bounds of their segments."""
     column, valid = tl.arange(0, BD), number < M
     left = tl.load(offsets + number, mask=valid, other=0)
     right = tl.load(offsets + number + 1, mask=valid, other=0)
     mask = valid[None, :] & (column < D)[:, None]
-    r = tl.load(rows + number[None, :] * r_m + column[:, None], mask=mask, other=0.0)
+    r = tl.load(summaries + number[None, :] * s_m + column[:, None], mask=mask, other=0.0)
     scores = _dot(q, r) * scale
     return tl.where((right > left)[None, :], scores, -3.0e38), left, right
 
 
 @triton.jit
 def score_segments_kernel(
-    queries, q_b, q_n, q_h, rows, r_b, r_h, r_m, offsets, f_b, weights,
+    queries, q_b, q_n, q_h, summaries, s_b, s_h, s_m, offsets, f_b, weights,
     N, H, M, D, length, size, margin, scale,
     BQ: tl.constexpr, BM: tl.constexpr, WHOLE: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
@@ -56,17 +56,17 @@ def score_segments_kernel(
     """
     block, head, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     start, row, inside = block * size, tl.arange(0, BM), tl.arange(0, BQ) < size
-    rows, offsets = rows + batch * r_b + head * r_h, offsets + batch * f_b
+    summaries, offsets = summaries + batch * s_b + head * s_h, offsets + batch * f_b
     q = _block(queries, q_b, q_n, q_h, batch, head, start, size, min(length, tl.load(offsets + M)), D, BQ, BD)
     highest, total = tl.full([BQ], -3.0e38, tl.float32), tl.zeros([BQ], tl.float32)
     if not WHOLE:
         for base in range(0, M, BM):
-            scores, _, _ = _row_scores(q, rows, r_m, offsets, base + row, M, D, scale, BD)
+            scores, _, _ = _summary_scores(q, summaries, s_m, offsets, base + row, M, D, scale, BD)
             higher = tl.maximum(highest, tl.max(scores, 1))
             total = total * tl.exp(highest - higher) + tl.sum(tl.exp(scores - higher[:, None]), 1)
             highest = higher
     for base in range(0, M, BM):
-        scores, left, right = _row_scores(q, rows, r_m, offsets, base + row, M, D, scale, BD)
+        scores, left, right = _summary_scores(q, summaries, s_m, offsets, base + row, M, D, scale, BD)
         if WHOLE:
             highest = tl.max(scores, 1)
             shares = tl.exp(scores - highest[:, None])
