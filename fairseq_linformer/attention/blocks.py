@@ -62,17 +62,12 @@ def out_of_blocks(blocks: Tensor, length: int) -> Tensor:
 def block_windows(x: Tensor, size: int, margin: int) -> list[Tensor]:
     """Return each block with e positions on either side, in parts of b + 2 e in all: (B, n, ...) -> (B, N, ..., ...).
 
-    Zeros (False) beyond the ends. All parts are views of one tensor.
-
-    Args:
-        x: the sequence.
-        size: b.
-        margin: e, at least 1.
+    Zeros (False) beyond the ends. All parts are views of one tensor. `size` is b, `margin` is e, at least 1.
     """
-    beyond = (margin + size - 1) // size
-    padded = into_blocks(x, size, beyond)
-    parts = [padded[:, start : padded.size(1) - 2 * beyond + start] for start in range(2 * beyond + 1)]
-    cut = beyond * size - margin  # of the outermost parts
+    pad_blocks = (margin + size - 1) // size
+    padded = into_blocks(x, size, pad_blocks)
+    parts = [padded[:, start : padded.size(1) - 2 * pad_blocks + start] for start in range(2 * pad_blocks + 1)]
+    cut = pad_blocks * size - margin  # of the outermost parts
     parts[0], parts[-1] = parts[0][:, :, cut:], parts[-1][:, :, : size - cut]
     return parts
 

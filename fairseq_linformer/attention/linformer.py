@@ -253,10 +253,7 @@ class LinformerAttention(ProjectedAttention):
         if self.num_selected:
             heads = queries.unflatten(-1, (self.num_heads, self.head_dim))
             with torch.no_grad():  # as a decorator of a NamedTuple's method it would break a compiled graph
-                selected = context.select(
-                    heads, kv.unrotated_keys, kv.projected_keys, attended, real, self.num_selected
-                )
-            context = context._replace(selected=selected)
+                context = context.select(heads, kv.unrotated_keys, kv.projected_keys, attended, real, self.num_selected)
         keys = context.concat_keys(kv.projected_keys, kv.unrotated_keys, kv.rotary_keys)
         values = context.concat_keys(kv.projected_values, kv.values, kv.values)
         if attended is None:

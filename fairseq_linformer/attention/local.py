@@ -132,8 +132,8 @@ class LocalContext(NamedTuple):
 
     def select(
         self, queries: Tensor, keys: Tensor, summaries: Tensor, attended: Tensor | None, real: Tensor, count: int
-    ) -> Tensor:
-        """Select c segments per head and query block (``select_segments``): (B, h, N, c).
+    ) -> "LocalContext":
+        """Return this context with c selected segments per head and query block (``select_segments``).
 
         Args:
             queries, keys: (B, n, h, d_h).
@@ -151,7 +151,7 @@ class LocalContext(NamedTuple):
             selectable = selectable & attended.unsqueeze(1)
         segments = self._segments(keys)  # (B, m, w, h, d_h); the first key repeats if there are fewer
         segments = torch.where(positions[..., None, None] >= 0, segments, segments[:, :, :1])
-        return select_segments(blocks, summaries, segments, selectable, attended, count)
+        return self._replace(selected=select_segments(blocks, summaries, segments, selectable, attended, count))
 
     def first(self, positions: Tensor) -> Tensor:
         """Return the sinks, at most g: (B, n, ...) to (B, g, ...)."""

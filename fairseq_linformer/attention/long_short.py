@@ -112,7 +112,9 @@ class LongShortAttention(Attention):
     def _attend(self, x: Tensor, keys: Tensor, values: Tensor, real: Tensor, token: TokenMaps | None) -> Tensor:
         """Attend from each segment: x, keys and values (B, n, d) to (B, h, n, d_h)."""
         window = block_size(self.window, x.size(1))
-        projection = self.projection(x, real)
+        scores = self.dynamic_projection(x).unflatten(-1, (self.num_heads, self.rank)).permute(0, 2, 3, 1)
+        scores = scores.masked_fill(~real[:, None, None, :], torch.finfo(scores.dtype).min)
+        projection = scores.softmax(-1)  # P^T, (B, h, r, n)
         _, token_key, token_value = token or (None, None, None)
         summary_keys = self.zero_rotary_dims(self._summarise(keys, projection, token_key))
         keys = self._concat_keys(summary_keys, self.rotated(keys), window)
@@ -136,11 +138,6 @@ class LongShortAttention(Attention):
         attn_mask = F.pad(real, (1, 0), value=True)[:, None, None, :]  # (B, 1, 1, 1 + n)
         keys, values = torch.cat([key, heads], dim=2), torch.cat([value, heads], dim=2)
         return F.scaled_dot_product_attention(query, keys, values, attn_mask)
-
-    def projection(self, x: Tensor, real: Tensor) -> Tensor:
-        """Return P, which sums to 1 over positions: (B, n, d) and (B, n), True where not padded, to (B, h, r, n)."""
-        scores = self.dynamic_projection(x).unflatten(-1, (self.num_heads, self.rank)).permute(0, 2, 3, 1)
-        return scores.masked_fill(~real[:, None, None, :], torch.finfo(scores.dtype).min).softmax(-1)
 
     def _summarise(self, x: Tensor, projection: Tensor, first: Tensor | None) -> Tensor:
         """Concatenate the class token's `first` (B, 1, d) and r summaries: (B, n, d) -> (B, g + r, d)."""

@@ -112,11 +112,7 @@ def validate_positions(config: AttentionConfig) -> None:
 
 
 def check_unrotated_dims(config: AttentionConfig) -> None:
-    """Reject rotating all dimensions of a head if the unrotated ones score the keys without a position.
-
-    Raises:
-        UserError: no dimension is unrotated.
-    """
+    """Reject rotating all dimensions of a head if the unrotated ones score the keys without a position."""
     unrotated = config.positions != "rotary" or config.rotary_share < 1
     allowed = "below 1: unrotated dimensions score the keys that have no position"
     check("rotary_share", config.rotary_share, unrotated, allowed)

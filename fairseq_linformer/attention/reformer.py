@@ -166,7 +166,7 @@ def _gather(x: Tensor, order: Tensor) -> Tensor:
     return x.gather(2, index).unflatten(2, order.shape[2:])
 
 
-def _with_neighbours(chunks: Tensor, beyond: int = 0) -> Tensor:
-    """Concatenate each chunk with both neighbours, `beyond` outside: (..., C, m, e) -> (..., C, 3m, e)."""
-    around = F.pad(chunks, (0, 0, 0, 0, 1, 1), value=beyond)
+def _with_neighbours(chunks: Tensor, fill: int = 0) -> Tensor:
+    """Concatenate each chunk with both neighbours, `fill` outside: (..., C, m, e) -> (..., C, 3m, e)."""
+    around = F.pad(chunks, (0, 0, 0, 0, 1, 1), value=fill)
     return torch.cat([around[..., :-2, :, :], around[..., 1:-1, :, :], around[..., 2:, :, :]], dim=-2)

@@ -31,7 +31,7 @@ def score_segments(queries: Tensor, summaries: Tensor, attended: Tensor | None) 
     """
     scores = (queries.flatten(2, 3) @ summaries.transpose(2, 3)).unflatten(2, queries.shape[2:4])  # (B, h, N, b, m)
     if attended is not None:
-        scores = _hide(scores, attended[:, None, None, None])
+        scores = scores.masked_fill(~attended[:, None, None, None], torch.finfo(scores.dtype).min)
     return scores.softmax(-1).sum(3)
 
 
@@ -50,7 +50,7 @@ def rerank(queries: Tensor, segments: Tensor, candidates: Tensor, selectable: Te
     keys = gather_segments(segments, candidates)  # (B, h, N, a w, d_h)
     # Queries last: a maximum over w numbers is faster if these are not contiguous.
     best = (keys @ queries.transpose(3, 4)).unflatten(3, (candidates.size(-1), -1)).amax(4)
-    return _hide(best, selectable.unsqueeze(4)).softmax(3).sum(4)
+    return best.masked_fill(~selectable.unsqueeze(4), torch.finfo(best.dtype).min).softmax(3).sum(4)
 
 
 def select_segments(
@@ -103,7 +103,3 @@ def gather_segments(segments: Tensor, selected: Tensor) -> Tensor:
     # An embedding, because the backward pass of indexing adds in arbitrary order on a GPU.
     gathered = F.embedding(offsets + selected, table)  # (B, h, N, c, w d_h)
     return gathered.unflatten(-1, (width, size)).flatten(3, 4)
-
-
-def _hide(scores: Tensor, visible: Tensor) -> Tensor:
-    return scores.masked_fill(~visible, torch.finfo(scores.dtype).min)

@@ -118,10 +118,10 @@ class SparseAttention(Attention):
     def _strided(self, keys: Tensor, values: Tensor, real: Tensor) -> list[Part]:
         """Attend to keys less than l positions away, and to the rest of the column."""
         size = real.size(2)
-        local_keys, local_values = (self.split_heads(_with_neighbours(rows)) for rows in (keys, values))
+        local_keys, local_values = (self.split_heads(_with_adjacent_rows(rows)) for rows in (keys, values))
         key_position = torch.arange(3 * size, device=real.device)  # the query's row is the middle one
         distance = (key_position - key_position[size : 2 * size, None]).abs()  # (l, 3 l)
-        local_mask = _with_neighbours(real)[:, :, None, None, :] & (distance < self.stride)  # (B, R, 1, l, 3 l)
+        local_mask = _with_adjacent_rows(real)[:, :, None, None, :] & (distance < self.stride)  # (B, R, 1, l, 3 l)
         columns = real.transpose(1, 2)[:, None, None] & self._other_rows(real, 1)  # (B, R, 1, l, R)
         return [
             Part("brhsd", local_keys, local_values, local_mask),
@@ -169,7 +169,7 @@ class SparseAttention(Attention):
         return (rows[:, None] != rows.repeat_interleave(columns))[:, None, None]
 
 
-def _with_neighbours(rows: Tensor) -> Tensor:
+def _with_adjacent_rows(rows: Tensor) -> Tensor:
     """Concatenate each row with both neighbours, zeros beyond the ends: (B, R, l, ...) -> (B, R, 3 l, ...)."""
     padded = F.pad(rows, (0, 0) * (rows.dim() - 2) + (1, 1))
     return torch.cat([padded[:, :-2], rows, padded[:, 2:]], dim=2)

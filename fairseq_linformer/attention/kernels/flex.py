@@ -24,6 +24,7 @@ from ..base import Attention
 from ..linformer import LinformerAttention
 from ..local import LocalContext, Visibility
 from ..longformer import LongformerAttention
+from . import FlexInputs
 
 logger = logging.getLogger(__name__)
 
@@ -37,24 +38,6 @@ HOPPER = {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64, "fwd_num_stages": 3, "fwd_num_w
 HOPPER |= {"bwd_BLOCK_M1": 32, "bwd_BLOCK_N1": 64, "bwd_BLOCK_M2": 64, "bwd_BLOCK_N2": 32}
 HOPPER |= {"bwd_num_stages": 3, "bwd_num_warps": 4}
 RECOMPILE_LIMIT = 64  # compiled graphs of the kernel: one or two lengths, padded or not, training or not
-
-
-class FlexInputs(NamedTuple):
-    """Queries and keys of a layer.
-
-    Attributes:
-        queries: of the text, (B, n, h, d_h).
-        keys, values: of projected keys and sinks, zeros, then of the text, as ``lay_out`` orders them, (B, s, h, d_h).
-        prefix_len, prefix_pad: m + g, and the number of zeros before the text.
-        unrotated_keys: of the text and projected, (B, h, m, d_h), if the layer selects segments.
-    """
-
-    queries: Tensor
-    keys: Tensor
-    values: Tensor
-    prefix_len: int
-    prefix_pad: int
-    unrotated_keys: tuple[Tensor, Tensor] | None = None
 
 
 class MaskSpec(NamedTuple):
@@ -324,7 +307,7 @@ def attach(attention: Attention) -> bool:
 def use_flex(layers: Iterable[nn.Module]) -> None:
     """Enable FlexAttention on a GPU for the layers of an encoder that support it, and log which."""
     if not torch.cuda.is_available():
-        logger.info("flex_attention: without a GPU all layers attend as without it")
+        logger.info("flex_attention has no effect: there is no GPU")
         return
     numbers = [str(number) for number, layer in enumerate(layers) if attach(cast(Attention, layer.self_attn))]
-    logger.info(f"flex_attention: in layers {', '.join(numbers)}; others have no window, and attend as without")
+    logger.info(f"flex_attention: layers {', '.join(numbers)} use it; others have no window")

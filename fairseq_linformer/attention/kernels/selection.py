@@ -20,8 +20,8 @@ from torch.autograd.function import once_differentiable
 from ..linformer import LinformerAttention
 from ..pooling import WindowProjection
 from ..selection import CANDIDATES
+from . import FlexInputs
 from . import selection_triton as kernels
-from .flex import FlexInputs
 
 MIN_SIDE = 16  # minimum side of a matrix product in Triton
 # Fastest on an H200: keys at a time, keys of candidates, projected keys whose scores fit into registers, warps.
@@ -68,7 +68,7 @@ def _strided(x: Tensor, start: int = 0, length: int | None = None) -> tuple[Any,
 
 
 def select_segments(queries: Tensor, keys: Tensor, summaries: Tensor, layout: Layout, count: int) -> Tensor:
-    """Compute ``LocalContext.select`` for (B, n, h, d_h) and summaries (B, h, m, d_h): (B, h, N, c)."""
+    """Compute ``selection.select_segments`` for (B, n, h, d_h) and summaries (B, h, m, d_h): (B, h, N, c)."""
     sizes, length = layout.sizes(queries), queries.size(1)
     blocks, heads, m, _ = sizes
     batch, grid = queries.size(0), (blocks, heads, queries.size(0))
