@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from fairseq_linformer.attention import ATTENTIONS, get_attention, linformer, register_attention
+from fairseq_linformer.attention import ATTENTIONS, get_attention, register_attention
 from fairseq_linformer.attention.linformer import PROJECTIONS, SHARINGS, embedding_first
 from fairseq_linformer.attention.projection import NOISE
 from fairseq_linformer.errors import UserError
@@ -33,15 +33,12 @@ CASES += [
     for projection, kind in PROJECTIONS.items()
     for sharing in kind.SHARINGS
 ]
-CASES += [
-    ("revisited-linformer", {"projection": projection, "sharing": kind.SHARINGS[-1], **next(SIZES)})
-    for projection, kind in PROJECTIONS.items()
-]
+ROWS = cycle(("linear", "mean-pool", "split-pool"))  # all attended to, not all, and one per head
+CASES += [("revisited-linformer", {"projection": next(ROWS), "sharing": "key-value", **next(SIZES)}) for _ in range(3)]
 CASES += [
     ("linformer", {"projection": projection, "sharing": kind.SHARINGS[number % 2], "adaptive": True})
     for number, (projection, kind) in enumerate(PROJECTIONS.items())
 ]
-ROWS = cycle(("linear", "mean-pool", "split-pool"))  # all attended to, not all, and one per head
 CASES += [
     ("linformer", {"projection": next(ROWS), "sharing": "key-value", **options})
     for options in ATTENTIONS["linformer"].Options.TEST_CASES[1:]
@@ -55,24 +52,20 @@ CASES += [
     for options, relative in zip(cycle(kind.Options.TEST_CASES), (ROTARY, {"positions": "rotary"}, ALIBI), strict=False)
     if name != "long-short" or relative != {"positions": "rotary"}  # whose summaries need unrotated dimensions
 ]
-SELECTING = {"sharing": "key-value", "linformer_window": 2, "linformer_block": 2, "linformer_fetch": 2}
-CASES += [
-    ("linformer", {**SELECTING, "projection": projection, **options})
-    for projection, options in (
-        ("mean-pool", {"linformer_fetch": 9, "linformer_sinks": 3, "linformer_class_token": True}),
-        ("mean-pool", {"linformer_fetch": 1, "k": 15}),  # fewer candidates than rows
-        ("mean-pool", {"linformer_sinks": 1, "linformer_class_token": True, **ROTARY}),
-        ("split-pool", {"linformer_block": 3, "adaptive": True}),
-        ("split-pool", {"adaptive": True, **ALIBI}),
-        ("attention-pool", {"linformer_block": 5}),
-    )
-]
+SELECTING = {"linformer_window": 2, "linformer_block": 2, "linformer_fetch": 2}
+FIRST = {"linformer_sinks": 3, "linformer_class_token": True}
 CASES += [
     ("linformer", {"sharing": "key-value", **options})
     for options in (
         {"adaptive": True, "k": N},
         {"linformer_window": 4, "linformer_class_token": True},
         {"projection": "max-pool", "linformer_window": 4, "adaptive": True},
+        {**SELECTING, **FIRST, "projection": "mean-pool", "linformer_fetch": 9},
+        {**SELECTING, "projection": "mean-pool", "linformer_fetch": 1, "k": 15},  # fewer candidates than projected keys
+        {**SELECTING, **FIRST, **ROTARY, "projection": "mean-pool"},
+        {**SELECTING, "projection": "split-pool", "linformer_block": 3, "adaptive": True},
+        {**SELECTING, "projection": "split-pool", "adaptive": True, **ALIBI},
+        {**SELECTING, "projection": "attention-pool", "linformer_block": 5},
     )
 ]
 EACH = pytest.mark.parametrize(("name", "options"), CASES, ids=str)
@@ -82,7 +75,6 @@ AT_THE_ENDS = [  # windows, blocks, strides, … of one position, and of more th
     ("sparse", {"sparse_stride": 1, "sparse_expressivity": 1}),
     ("sparse", {"sparse_stride": 4, "sparse_expressivity": 4}),
     ("bigbird", {"bigbird_block": 64}),
-    ("bigbird", {"bigbird_block": 4, "bigbird_random_blocks": 0}),
     ("bigbird", {"bigbird_block": 1, "bigbird_random_blocks": N}),
     ("longformer", {"longformer_window": 512, "longformer_global_tokens": 0}),
     ("longformer", {"longformer_window": 2, "longformer_global_tokens": N}),
@@ -91,11 +83,10 @@ AT_THE_ENDS = [  # windows, blocks, strides, … of one position, and of more th
     ("reformer", {"reformer_chunk_length": 8, "reformer_hashes": 4}),
     ("reformer", {"reformer_chunk_length": 64, "reformer_hashes": 1}),
 ]
-WINDOWED = ("conv", "mean-pool", "max-pool", "attention-pool", "split-pool")
 
 
 def reference_of(name):
-    """tests/reference/NAME.py has the function ``reference``; those of the two first mechanisms stand together."""
+    """Return the function of the naive reference: in naive_attention.py, or ``reference`` in NAME.py."""
     if hasattr(naive_attention, name):
         return getattr(naive_attention, name)
     module = f"tests.reference.{name.replace('-', '_')}"
@@ -106,10 +97,10 @@ def reference_of(name):
 
 @pytest.mark.parametrize(("name", "options"), CASES + AT_THE_ENDS, ids=str)
 def test_equals_naive_reference_with_gradients(name, options):
-    """Of one row: test_padding_is_invisible shows that a row is the same beside another."""
+    """One row suffices, as test_padding_is_invisible compares a row with the same one in a batch."""
     attention = build(name, **options)[0].double()
     inputs = [parameter for parameter in attention.parameters() if parameter.requires_grad]
-    for length in (1, 2, 7, N):
+    for length in (1, 7, N):
         x = torch.randn(1, length, D, dtype=torch.float64, requires_grad=True)
         out, expected = attention(x), reference_of(name)(attention, x[0]).unsqueeze(0)
         torch.testing.assert_close(out, expected, atol=1e-9, rtol=0)
@@ -121,16 +112,16 @@ def test_equals_naive_reference_with_gradients(name, options):
 
 @EACH
 def test_padding_is_invisible(name, options):
-    """A row is the same alone, padded and beside a longer row, whatever is under the padding, which has no gradient."""
+    """A row is the same alone, padded and in a batch with others; padding has no effect, and no gradient."""
     attention = build(name, **options)[0]
     x = torch.randn(2, N, D, requires_grad=True)
     mask = torch.arange(N) >= torch.tensor([[N], [8]])
     alone = attention(x[1:, :8])
     padded = attention(x[1:, :11], mask[1:, :11])[:, :8]
-    beside = attention(x.masked_fill(mask.unsqueeze(-1), 1e4), mask)
-    torch.testing.assert_close(beside[:1], attention(x[:1]), atol=1e-5, rtol=0)
+    batch = attention(x.masked_fill(mask.unsqueeze(-1), 1e4), mask)
+    torch.testing.assert_close(batch[:1], attention(x[:1]), atol=1e-5, rtol=0)
     torch.testing.assert_close(padded, alone, atol=1e-5, rtol=0)
-    torch.testing.assert_close(beside[1:, :8], alone, atol=1e-5, rtol=0)
+    torch.testing.assert_close(batch[1:, :8], alone, atol=1e-5, rtol=0)
     (gradient,) = torch.autograd.grad(attention(x, mask)[1, :8].sum(), x)
     assert gradient[1, :8].abs().max() > 0
     assert gradient[1, 8:].abs().max() == 0
@@ -142,15 +133,16 @@ def test_padding_is_invisible(name, options):
         ("bigbird", {"bigbird_block": 2, "bigbird_random_blocks": 0}),
         ("longformer", {"longformer_window": 2, "longformer_global_tokens": 0}),
         ("sparse", {"sparse_pattern": "strided", "sparse_stride": 4}),
+        *(case for case in CASES if case[0] in ("linear", "lion", "performer", "rfa")),
     ],
 )
-def test_padding_with_nothing_real_in_reach_is_finite_in_both_directions(name, options):
-    """Far from a row's few real positions a window holds padding alone: softmax over nothing."""
+def test_queries_without_keys_have_finite_outputs_and_gradients(name, options):
+    """In a window, or a row, of padding alone."""
     attention = build(name, **options)[0]
-    x = torch.randn(2, N, D, requires_grad=True)
-    out = attention(x, torch.arange(N) >= torch.tensor([[1], [N]]))
+    x = torch.randn(3, N, D, requires_grad=True)
+    out = attention(x, torch.arange(N) >= torch.tensor([[1], [N], [0]]))
     assert out.isfinite().all()
-    out[:, :1].sum().backward()
+    out.sum().backward()
     gradients = [x.grad, *(parameter.grad for parameter in attention.parameters() if parameter.grad is not None)]
     assert all(gradient.isfinite().all() for gradient in gradients)
 
@@ -161,11 +153,11 @@ def test_a_value_residual_of_a_linear_map_is_another_value_map(name, options):
     attention, other = (build(name, **options)[1].double() for _ in range(2))
     attention.add_value_residual()
     torch.nn.init.normal_(attention.value_mix)
-    own, first = attention.value_mix.detach()
+    weight, first_weight = attention.value_mix.detach()
     matrix = torch.randn(D, D, dtype=torch.float64)
     for value in (getattr(other, part) for part in ("v_proj", "v_proj_global") if hasattr(other, part)):
-        value.weight.data.mul_(own).add_(first * matrix)
-        value.bias.data.mul_(own)
+        value.weight.data.mul_(weight).add_(first_weight * matrix)
+        value.bias.data.mul_(weight)
     mask = torch.arange(N) >= torch.tensor([[8], [N]])
     x = torch.randn(2, N, D, dtype=torch.float64)
     first_values = x @ matrix.T
@@ -176,10 +168,8 @@ def test_a_value_residual_of_a_linear_map_is_another_value_map(name, options):
         torch.testing.assert_close(out[~mask], other(x, mask)[~mask], atol=1e-9, rtol=0)
 
 
-@EACH
-def test_dropout_reaches_attention_weights_in_training_alone(name, options):
-    if not ATTENTIONS[name].HAS_WEIGHTS:
-        pytest.skip("has no attention weights, and the configuration refuses dropout on them (test_config.py)")
+@pytest.mark.parametrize(("name", "options"), [case for case in CASES if ATTENTIONS[case[0]].HAS_WEIGHTS], ids=str)
+def test_dropout_applies_in_training_alone(name, options):
     attention = build(name, dropout=0.5, **options)[0]
     x = torch.randn(2, N, D)
     assert not torch.equal(attention(x), attention(x))
@@ -188,18 +178,18 @@ def test_dropout_reaches_attention_weights_in_training_alone(name, options):
 
 
 class LargestTensor(TorchDispatchMode):
-    """Notes the number of elements of the largest tensor that is made."""
+    """Record the number of elements of the largest tensor that is created."""
 
     elements = 0
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        made = function(*args, **(kwargs or {}))
-        sizes = [tensor.numel() for tensor in tree_leaves(made) if isinstance(tensor, torch.Tensor)]
+        result = function(*args, **(kwargs or {}))
+        sizes = [tensor.numel() for tensor in tree_leaves(result) if isinstance(tensor, torch.Tensor)]
         self.elements = max([self.elements, *sizes])
-        return made
+        return result
 
 
-AT_DEFAULTS = [(name, {}) for name in ATTENTIONS]
+AT_DEFAULTS = [(name, {}) for name in ATTENTIONS if name != "alternating"]  # its layers are softmax's and longformer's
 AT_DEFAULTS += [(name, {"positions": "alibi"}) for name in ("bigbird", "long-short", "longformer")]
 
 
@@ -213,21 +203,21 @@ AT_DEFAULTS += [(name, {"positions": "alibi"}) for name in ("bigbird", "long-sho
     ids=str,
 )
 def test_memory_grows_with_n_and_not_with_its_square(name, options):
-    """Forward and backward, from n = 512 to 4,096, with each mechanism's default options: at most as n sqrt n."""
+    """Forward and backward, from n = 512 to 2,048, with each mechanism's default options: at most as n sqrt n."""
     largest = []
-    for n in (512, 4096):
-        attention = build(name, heads=2, n=n, k=64, d=16, **options)[0]
-        x = torch.randn(1, n, 16, requires_grad=True)
-        with LargestTensor() as made:
+    for n in (512, 2048):
+        attention = build(name, heads=1, n=n, k=64, d=8, **options)[0]
+        x = torch.randn(1, n, 8, requires_grad=True)
+        with LargestTensor() as recorded:
             attention(x).sum().backward()
-        largest.append(made.elements)
-    assert largest[1] < 1.1 * 8**1.5 * largest[0]
-    assert largest[1] < 4096**2 / 2
+        largest.append(recorded.elements)
+    assert largest[1] < 1.1 * 4**1.5 * largest[0]
+    assert largest[1] < 2048**2 / 2
 
 
 @pytest.mark.parametrize(("name", "options"), AT_DEFAULTS, ids=str)
-def test_half_precision_is_finite_and_near(name, options):
-    """Activations as large as a trained model has them, and long enough that sums of n terms could overflow."""
+def test_half_precision_is_finite_and_accurate(name, options):
+    """Activations are as large as in a trained model, and sums of n terms could overflow."""
     attention = build(name, heads=2, n=600, k=16, d=16, **options)[0]
     x = 4 * torch.randn(2, 600, 16)
     mask = torch.arange(600).expand(2, 600) >= torch.tensor([[600], [400]])
@@ -239,7 +229,7 @@ def test_half_precision_is_finite_and_near(name, options):
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)
-def test_what_was_drawn_at_random_comes_from_the_seed_and_is_in_the_checkpoint(name):
+def test_random_buffers_come_from_the_seed_and_are_in_the_checkpoint(name):
     first, second = build(name)[0].eval(), build(name)[0].eval()
     other = build(name, seed=7)[0].eval()
     x = torch.randn(2, N, D)
@@ -261,20 +251,8 @@ def test_linformer_with_identity_projection_is_softmax_attention(sharing):
     torch.testing.assert_close(projected(x), softmax(x), atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("sharing", SHARINGS)
-@pytest.mark.parametrize("length", [1, 5, N])
-def test_both_orders_of_projecting_agree(monkeypatch, sharing, length):
-    attention = build("linformer", sharing=sharing)[0].double()
-    x = torch.randn(2, length, D, dtype=torch.float64)
-    outputs = []
-    for answer in (False, True):
-        monkeypatch.setattr(linformer, "embedding_first", lambda *sizes, answer=answer: answer)
-        outputs.append(attention(x))
-    torch.testing.assert_close(*outputs, atol=1e-12, rtol=0)
-
-
 class Adapted(torch.nn.Module):
-    """A linear map and what is added to it, as LoRA has them: weight and bias are those of the map alone."""
+    """Linear map and an addition to its output, as LoRA has them; weight and bias are those of the map alone."""
 
     def __init__(self, linear):
         super().__init__()
@@ -285,7 +263,7 @@ class Adapted(torch.nn.Module):
         return self.base_layer(x) + self.up(self.down(x))
 
     def merged(self):
-        """The same as one linear map."""
+        """Return the same as one linear map."""
         linear = torch.nn.Linear(D, D)
         linear.weight.data = self.weight.data + self.up.weight.data @ self.down.weight.data
         linear.bias.data = self.bias.data + self.up.bias.data
@@ -305,23 +283,23 @@ BY_WEIGHT = [
 
 @pytest.mark.parametrize("options", BY_WEIGHT, ids=str)
 @pytest.mark.parametrize("length", [4, N])
-def test_a_map_that_an_adapter_wraps_is_called(options, length):
+def test_adapted_linear_maps_are_called(options, length):
     attention, other = (build("linformer", **options)[1].double() for _ in range(2))
     for name in attention.QKV_PROJECTIONS:
         adapted = Adapted(getattr(attention, name)).double()
         setattr(attention, name, adapted)
         setattr(other, name, adapted.merged())
     x, mask = torch.randn(2, length, D, dtype=torch.float64), torch.arange(length) >= torch.tensor([[length], [1]])
-    for given in (None, mask):
-        out = attention(x, given)
-        torch.testing.assert_close(out, other(x, given), atol=1e-9, rtol=0)
+    for padding_mask in (None, mask):
+        out = attention(x, padding_mask)
+        torch.testing.assert_close(out, other(x, padding_mask), atol=1e-9, rtol=0)
     out.square().sum().backward()
     for name in attention.QKV_PROJECTIONS:
         assert getattr(attention, name).up.weight.grad.abs().max() > 0
 
 
-def test_the_cheaper_order_is_taken():
-    """The paper's base size, k = 128: keys and values are compressed first, except for short or per-head ones."""
+def test_the_cheaper_order_is_chosen():
+    """Keys and values are compressed first, except short ones, and with one matrix per head (k = 128, n = 512)."""
     sizes = {"heads": 12, "k": 128, "n": 512, "d": 768, "layers": 1}
     shared, per_head = (build("linformer", sharing=sharing, **sizes)[0] for sharing in ("layerwise", "none"))
     for attention, short_and_long in ((shared, [True, False]), (per_head, [True, True])):
@@ -332,8 +310,8 @@ def test_the_cheaper_order_is_taken():
 @pytest.mark.parametrize(
     ("projection", "sharing"), [(name, sharing) for name, kind in PROJECTIONS.items() for sharing in kind.SHARINGS]
 )
-def test_parameters_are_those_of_the_documents(projection, sharing):
-    """Section 4 of the paper, for 12 layers of 12 heads; shared means the same parameter, not an equal one."""
+def test_numbers_of_parameters(projection, sharing):
+    """Section 4 of the paper, for 12 layers of 12 heads; a shared parameter counts once."""
     layers = build("linformer", heads=12, projection=projection, sharing=sharing, layers=12, k=5)
     parameters = {id(p): p for layer in layers for name, p in layer.named_parameters() if "projection" in name}
     how_many = {"none": 288, "headwise": 24, "key-value": 12, "layerwise": 1}[sharing]
@@ -341,16 +319,16 @@ def test_parameters_are_those_of_the_documents(projection, sharing):
     assert sum(p.numel() for p in parameters.values()) == how_many * of_one
 
 
-def test_learned_matrices_start_as_asked():
-    def start(initialisation):
+def test_initial_matrices():
+    def initial(initialisation):
         layer = build("linformer", sharing="layerwise", k=64, n=512, initialisation=initialisation)[0]
         return layer.key_projection.weight.detach()
 
     means = torch.kron(torch.eye(64), torch.full((1, 8), 1 / 8))
-    torch.testing.assert_close(start("segment-mean"), means, atol=6 * NOISE, rtol=0)
-    assert not torch.equal(start("segment-mean"), means)
+    torch.testing.assert_close(initial("segment-mean"), means, atol=6 * NOISE, rtol=0)
+    assert not torch.equal(initial("segment-mean"), means)
     for initialisation, deviation in (("normal", 0.02), ("johnson-lindenstrauss", 64**-0.5)):
-        weight = start(initialisation)
+        weight = initial(initialisation)
         assert abs(weight.mean()) < 0.05 * deviation
         assert abs(weight.std() / deviation - 1) < 0.02
 
@@ -371,46 +349,35 @@ def test_the_multiplier_scales_adams_steps_alone(multiplier, c):
 
 
 @pytest.mark.parametrize(("projection", "n", "c"), [("linear", 3, 1.0), ("linear", 4 * D, 1 / 16), ("random", N, 1.0)])
-def test_the_multiplier_that_is_left_open(projection, n, c):
-    """d / 4n and at most 1; a matrix that is not trained has none."""
+def test_the_default_multiplier(projection, n, c):
+    """It is d / 4n, at most 1; a matrix that is not trained has 1."""
     assert build("linformer", projection=projection, n=n, k=3, multiplier=None)[0].key_projection.multiplier == c
 
 
-ALL_NEAR = {"linformer_window": 2 * N, "linformer_sinks": 0}  # as sinks they would have no position
+ALL_LOCAL = {"linformer_window": 2 * N, "linformer_sinks": 0, "positions": "rotary"}  # sinks have no position
 
 
-@pytest.mark.parametrize("options", [{}, {"linformer_fetch": 2}, {"positions": "rotary", **ALL_NEAR}])
-def test_near_keys_beside_rows_of_one_token_count_once(options):
-    """A text of at most k tokens is seen as by softmax attention, beside a longer one, too; rotary, if all is near."""
-    near = {"linformer_window": 4, "linformer_block": 2, "linformer_sinks": 1, **options}
-    softmax = build("softmax", positions=near.get("positions", "learned"))[0].double()
-    own = {"projection": "mean-pool", "sharing": "key-value", "adaptive": True, "k": 5}
-    pooled = build("linformer", **own, **near)[0].double()
+@pytest.mark.parametrize("options", [{}, {"linformer_fetch": 2}, ALL_LOCAL])
+def test_texts_of_at_most_k_tokens_have_full_attention(options):
+    """Also in a batch with a longer text; with rotary positions, if all keys are local."""
+    options = {"linformer_window": 4, "linformer_block": 2, "linformer_sinks": 1, **options}
+    softmax = build("softmax", positions=options.get("positions", "learned"))[0].double()
+    pooled = build("linformer", projection="mean-pool", sharing="key-value", adaptive=True, k=5, **options)[0].double()
     pooled.load_state_dict(softmax.state_dict(), strict=False)
     x, mask = torch.randn(3, N, D, dtype=torch.float64), torch.zeros(3, N, dtype=torch.bool)
     for row, length in enumerate((5, 3)):
         mask[row, length:] = True
         expected = softmax(x[row : row + 1, :length])[0]
-        for given in (pooled(x[row : row + 1, :length])[0], pooled(x, mask)[row, :length]):
-            torch.testing.assert_close(given, expected)
+        torch.testing.assert_close(pooled(x[row : row + 1, :length])[0], expected)
+        torch.testing.assert_close(pooled(x, mask)[row, :length], expected)
 
 
-@pytest.mark.parametrize("projection", WINDOWED)
-def test_windows_have_no_longest_length(projection):
-    attention = build("linformer", projection=projection, sharing="key-value", k=5)[0].double()
-    x = torch.randn(1, 4 * N + 1, D, dtype=torch.float64)
-    expected = naive_attention.linformer(attention, x[0])
-    torch.testing.assert_close(attention(x)[0], expected, atol=1e-9, rtol=0)
-
-
-def test_the_window_may_differ_per_layer():
-    """And has no parameters: a checkpoint without one loads."""
+def test_windows_per_layer_have_no_parameters():
     without, with_windows = (build("linformer", sharing="none", linformer_window=window) for window in (0, [0, 4]))
-    assert [layer.window for layer in with_windows] == [0, 4]
     x = torch.randn(2, N, D)
-    for one, other, alike in zip(without, with_windows, (True, False), strict=True):
-        other.load_state_dict(one.state_dict())
-        assert torch.equal(one(x), other(x)) == alike
+    for layer, windowed, equal in zip(without, with_windows, (True, False), strict=True):
+        windowed.load_state_dict(layer.state_dict())
+        assert torch.equal(layer(x), windowed(x)) == equal
 
 
 @pytest.mark.parametrize("options", [{"frozen": True}, {"projection": "random"}], ids=str)
@@ -421,7 +388,7 @@ def test_frozen_and_random_projections_are_not_trained_and_are_kept_in_checkpoin
     assert "key_projection.weight" in layer.state_dict()
 
 
-def test_registry_refuses_duplicates_and_unknown_names():
+def test_the_registry_rejects_duplicates_and_unknown_names():
     with pytest.raises(UserError, match="attention=softmax"):
         register_attention("softmax")(ATTENTIONS["softmax"])
     with pytest.raises(UserError, match="attention=flash"):

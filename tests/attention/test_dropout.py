@@ -26,7 +26,7 @@ def test_rate_and_scale(p):
     assert both == pytest.approx(p * p, abs=2e-3), "neighbours, whose bits come from one draw, are independent"
 
 
-def test_same_seed_same_mask_and_nothing_in_evaluation():
+def test_the_seed_gives_the_mask_and_evaluation_has_none():
     layer, x = Dropout(0.3), torch.ones(7, 3)
     torch.manual_seed(1)
     first = layer(x)
@@ -35,12 +35,8 @@ def test_same_seed_same_mask_and_nothing_in_evaluation():
     assert torch.equal(layer.eval()(x), x) and torch.equal(Dropout(0.0)(x), x)
 
 
-def draw(*shape):
-    return torch.randn(shape, dtype=torch.float64, requires_grad=True)
-
-
 @pytest.fixture(autouse=True)
-def few_at_a_time(monkeypatch):
+def several_parts(monkeypatch):
     monkeypatch.setattr(module, "WEIGHTS", 16 * 2 * 3 * 5)
 
 
@@ -48,38 +44,36 @@ def few_at_a_time(monkeypatch):
 @pytest.mark.parametrize("attn_mask", [None, (2, 1, 1, 5), (2, 1, -1, 5), (1, 3, -1, 5)], ids=str)
 @pytest.mark.parametrize("of_numbers", [False, True])
 def test_attention_equals_the_naive_product_under_the_same_mask(queries, attn_mask, of_numbers):
-    """Gradients too: a mask of the backward pass that is not the forward's, or a forgotten scale, would show."""
+    """Forward and gradients, so that both passes have the same mask and scale."""
     torch.manual_seed(0)
-    q, k, v = draw(2, 3, queries, 5), draw(2, 3, 5, 5), draw(2, 3, 5, 5)
+    q, k, v = (torch.randn(2, 3, n, 5, dtype=torch.float64, requires_grad=True) for n in (queries, 5, 5))
     if attn_mask is not None:
         attn_mask = torch.rand([queries if size == -1 else size for size in attn_mask])
         attn_mask = attn_mask.double().log() if of_numbers else attn_mask < 0.6
         attn_mask[..., 0] = True
     torch.manual_seed(1)
     identity = torch.eye(5, dtype=torch.float64).expand(2, 3, 5, 5)
-    seen = attend_with_dropout(q, k, identity, attn_mask, P)  # the weights themselves
+    dropped = attend_with_dropout(q, k, identity, attn_mask, P)  # the weights
     scores = q @ k.transpose(2, 3) / 5**0.5
     if attn_mask is not None:
         scores = scores + attn_mask if of_numbers else scores.masked_fill(~attn_mask, -torch.inf)
-    weights = scores.softmax(-1)
-    naive = weights * (seen != 0) / KEPT @ v
-
+    naive = scores.softmax(-1) * (dropped != 0) / KEPT @ v
     torch.manual_seed(1)
     out = attend_with_dropout(q, k, v, attn_mask, P)
     torch.testing.assert_close(out, naive, atol=1e-12, rtol=0)
     towards = torch.randn(out.shape, dtype=torch.float64)
-    for ours, theirs in zip(grad(out, (q, k, v), towards), grad(naive, (q, k, v), towards), strict=True):
-        torch.testing.assert_close(ours, theirs, atol=1e-11, rtol=0)
+    gradients = (grad(y, (q, k, v), towards) for y in (out, naive))
+    torch.testing.assert_close(*gradients, atol=1e-11, rtol=0)
 
 
 @pytest.mark.parametrize("p", [0.0, P])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
-def test_what_a_bias_hides_is_false(p, dtype):
-    """By both ways of ``Attention.attend``; where it stands alone the result is finite."""
+def test_a_bias_hides_keys_as_a_boolean_mask_does(p, dtype):
+    """In ``Attention.attend`` with and without dropout. The result of a query without keys is finite."""
     attention, results = build("softmax", dropout=p)[0], []
-    seen = torch.tensor([[True, False, True], [False, False, True], [False] * 3])
+    boolean = torch.tensor([[True, False, True], [False, False, True], [False] * 3])
     queries = torch.randn(2, 3, 3, 4, dtype=dtype, requires_grad=True)
-    for mask in (seen, torch.zeros(3, 3).masked_fill(~seen, HIDDEN)):
+    for mask in (boolean, torch.zeros(3, 3).masked_fill(~boolean, HIDDEN)):
         torch.manual_seed(1)
         results.append(attention.attend(queries, queries, queries, mask))
         assert results[-1].isfinite().all() and grad(results[-1].sum(), queries)[0].isfinite().all()
@@ -87,7 +81,7 @@ def test_what_a_bias_hides_is_false(p, dtype):
 
 
 def with_gradients(*inputs, autocast=False, autocast_backward=False):
-    """The result and the gradients of q, k and v, the last of the inputs being the gradient of the result."""
+    """Return the result and the gradients of q, k and v; the last input is the gradient of the result."""
     *leaves, towards = inputs
     leaves = [leaf.clone().requires_grad_() for leaf in leaves]
     torch.manual_seed(1)
@@ -105,20 +99,20 @@ def test_half_precision_keeps_scores_and_sums_in_float32(dtype, bound):
     rounding the results costs. With scores and weights in bfloat16: 0.86, 1.52, 1.51 and 0.86 %.
     """
     torch.manual_seed(0)
-    q, *others = (torch.randn(2, 4, length, 64) for length in (256, 128, 128, 256))
-    given = [tensor.to(dtype) for tensor in (5 * q, *others)]
-    for half, exact in zip(with_gradients(*given), with_gradients(*(x.double() for x in given)), strict=True):
+    q, k, v, towards = (torch.randn(2, 4, length, 64) for length in (256, 128, 128, 256))
+    inputs = [tensor.to(dtype) for tensor in (5 * q, k, v, towards)]
+    for half, exact in zip(with_gradients(*inputs), with_gradients(*(x.double() for x in inputs)), strict=True):
         assert half.dtype == dtype
         assert (half.double() - exact).norm() < bound * exact.norm()
 
 
 @pytest.mark.parametrize("autocast_backward", [False, True])
 def test_autocast_where_keys_and_values_are_float32_and_queries_are_not(autocast_backward):
-    """So they come from a projection whose bias is added last. Each gradient has the precision of what it is for."""
+    """Projections that add their bias last return float32. A gradient has the precision of its input."""
     torch.manual_seed(0)
     q, k, v, towards = (torch.randn(2, 3, length, 16) for length in (40, 5, 5, 40))
-    given = (q.bfloat16(), k, v, towards.bfloat16())
-    results = with_gradients(*given, autocast=True, autocast_backward=autocast_backward)
+    inputs = (q.bfloat16(), k, v, towards.bfloat16())
+    results = with_gradients(*inputs, autocast=True, autocast_backward=autocast_backward)
     assert [result.dtype for result in results] == [torch.bfloat16, torch.bfloat16, torch.float32, torch.float32]
-    for ours, exact in zip(results, with_gradients(*(x.double() for x in given)), strict=True):
-        assert (ours.double() - exact).norm() < 3e-3 * exact.norm()
+    for result, exact in zip(results, with_gradients(*(x.double() for x in inputs)), strict=True):
+        assert (result.double() - exact).norm() < 3e-3 * exact.norm()

@@ -1,4 +1,4 @@
-"""What linear attention, and what Performer, RFA and LION share with it, promise; test_contract.py has the rest."""
+"""Numerical range of kernel attention, and the draws of random features; test_contract.py has the rest."""
 
 from itertools import pairwise
 
@@ -9,56 +9,37 @@ import torch.nn.functional as F
 from tests.helpers.layers import new
 
 
-def built(name, **options):
+def seeded(name, **options):
     torch.manual_seed(0)
     return new(name, **options)
 
 
-KERNELS = [
-    pytest.param(lambda: built("linear"), id="linear"),
-    pytest.param(lambda: built("linear", linear_feature_map="hedgehog"), id="hedgehog"),
-    pytest.param(lambda: built("lion"), id="lion"),
-    pytest.param(lambda: built("performer", performer_features=32, performer_redraw_interval=0), id="performer"),
-    pytest.param(lambda: built("rfa", rfa_features=256, rfa_redraw_interval=0), id="rfa"),
-]
+KERNELS = [("linear", {}), ("linear", {"linear_feature_map": "hedgehog"}), ("lion", {})]
+KERNELS += [("performer", {"performer_features": 32}), ("rfa", {"rfa_features": 256})]
 
 
-@pytest.mark.parametrize("make", KERNELS)
-def test_sums_do_not_overflow_under_autocast(make):
-    """The sum of 4,096 values near 100 is beyond half precision; their mean is not."""
-    attention = make()
+@pytest.mark.parametrize(("name", "options"), KERNELS)
+def test_sums_do_not_overflow_under_autocast(name, options):
+    """The sum of 1,024 values near 100 is beyond half precision; their mean is not."""
+    attention = seeded(name, **options)
     torch.nn.init.constant_(attention.v_proj.bias, 100.0)
-    x = torch.randn(1, 4096, 12)
+    x = torch.randn(1, 1024, 12)
     with torch.autocast("cpu", dtype=torch.float16):
         half = attention(x).float()
     torch.testing.assert_close(half, attention(x), atol=0.5, rtol=0)
 
 
-@pytest.mark.parametrize("make", KERNELS)
-def test_a_row_of_padding_alone_is_finite(make):
-    x = torch.randn(2, 5, 12, requires_grad=True)
-    out = make()(x, torch.tensor([[False] * 5, [True] * 5]))
-    out.sum().backward()
-    assert out.isfinite().all() and x.grad.isfinite().all()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "options", "features", "error"),
-    [
-        ("performer", {}, (16, 64, 256, 1024, 4096), 0.02),
-        ("rfa", {}, (64, 256, 1024), 0.1),
-        ("rfa", {"rfa_temperature": 0.7}, (64, 256, 1024), 0.1),
-    ],
+    ("name", "options", "error"), [("performer", {}, 0.04), ("rfa", {}, 0.1), ("rfa", {"rfa_temperature": 0.7}, 0.1)]
 )
-def test_random_features_converge_to_softmax_attention(name, options, features, error):
+def test_random_features_converge_to_softmax_attention(name, options, error):
     """The error falls as one over the root of the number of features: to about half with four times as many.
 
     RFA's queries and keys have length 1, and scores are divided by the square of the temperature.
     """
     x = 0.7 * torch.randn(2, 60, 64, generator=torch.Generator().manual_seed(0))
     errors = []
-    for number in features:
+    for number in (64, 256, 1024):
         draws = []
         for seed in range(8):
             torch.manual_seed(seed)
@@ -74,10 +55,13 @@ def test_random_features_converge_to_softmax_attention(name, options, features, 
     assert errors[-1] < error
 
 
-@pytest.mark.parametrize(("name", "buffer"), [("performer", "projection"), ("rfa", "draws")])
+BUFFERS = [("performer", "projection"), ("rfa", "draws")]
+
+
+@pytest.mark.parametrize(("name", "buffer"), BUFFERS)
 @pytest.mark.parametrize(("interval", "changes"), [(1, [1, 2, 3, 4, 5, 6]), (3, [3, 6]), (0, [])])
 def test_redraws_when_due(name, buffer, interval, changes):
-    attention = built(name, **{f"{name}_redraw_interval": interval})
+    attention = seeded(name, **{f"{name}_redraw_interval": interval})
     draws = [getattr(attention, buffer).clone()]
     for update in range(7):
         attention.set_num_updates(update)
@@ -86,28 +70,26 @@ def test_redraws_when_due(name, buffer, interval, changes):
     assert len({float(draw.sum()) for draw in draws}) == len(changes) + 1
 
 
-@pytest.mark.parametrize(("name", "buffer", "interval"), [("performer", "projection", 10), ("rfa", "draws", 1)])
-def test_redraws_do_not_depend_on_what_happened_between(name, buffer, interval):
-    """A resumed run, another worker and a batch in several passes have the same features, and none disturbs dropout."""
-    options = {f"{name}_features": 32, f"{name}_redraw_interval": interval}
-    straight, other = built(name, **options), built(name, **options)
+@pytest.mark.parametrize(("name", "buffer"), BUFFERS)
+def test_redraws_depend_on_the_seed_and_the_update_alone(name, buffer):
+    """A resumed run, another worker and a batch in several passes have the same features; dropout's seed stays."""
+    options = {f"{name}_features": 32, f"{name}_redraw_interval": 10}
+    attention, worker = seeded(name, **options), seeded(name, **options)
     torch.manual_seed(7)
     resumed = new(name, **options)
-    straight.set_num_updates(interval)
-    resumed.load_state_dict(straight.state_dict())
-    drawn = getattr(straight, buffer).clone()
+    attention.set_num_updates(10)
+    resumed.load_state_dict(attention.state_dict())
+    drawn, state = getattr(attention, buffer).clone(), torch.get_rng_state()
     assert torch.equal(getattr(resumed, buffer), drawn)
-    torch.rand(5)
-    state = torch.get_rng_state()
-    for attention in (straight, resumed, other, other):
-        attention.set_num_updates(2 * interval)
-        assert torch.equal(getattr(attention, buffer), getattr(straight, buffer))
-    assert torch.equal(torch.get_rng_state(), state) and not torch.equal(straight.get_buffer(buffer), drawn)
+    for layer in (attention, resumed, worker, worker):
+        layer.set_num_updates(20)
+        assert torch.equal(getattr(layer, buffer), getattr(attention, buffer))
+    assert torch.equal(torch.get_rng_state(), state) and not torch.equal(getattr(attention, buffer), drawn)
 
 
 def test_hedgehogs_large_logits_leave_finite_output_and_gradients():
-    """exp(300) is beyond single precision, and the largest feature of a query may be none of the largest keys'."""
-    attention = built("linear", linear_feature_map="hedgehog")
+    """exp(300) is beyond single precision."""
+    attention = seeded("linear", linear_feature_map="hedgehog")
     with torch.no_grad():
         attention.feature_map.weight.mul_(300.0)
     x = torch.randn(2, 5, 12, requires_grad=True)
@@ -118,9 +100,9 @@ def test_hedgehogs_large_logits_leave_finite_output_and_gradients():
     torch.testing.assert_close(out[0].double(), exact[0], atol=1e-3, rtol=0)
 
 
-def test_keys_that_all_features_ignore_leave_finite_output_and_gradients():
-    """elu(-100) + 1 is 0 in float32, and so is every weight."""
-    attention = built("linear")
+def test_keys_without_weight_leave_finite_output_and_gradients():
+    """elu(-100) + 1 is 0 in float32."""
+    attention = seeded("linear")
     torch.nn.init.constant_(attention.k_proj.bias, -100.0)
     x = torch.randn(1, 5, 12, requires_grad=True)
     attention(x).sum().backward()

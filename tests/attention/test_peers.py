@@ -33,10 +33,7 @@ def assert_equal_heads(attention, x, heads, padding=None, **tolerance):
 
 @pytest.mark.parametrize("padded", [0, 3])
 def test_bigbird(monkeypatch, padded):
-    """With our random blocks, which they draw anew in every step, and padding within the last block alone.
-
-    They take the last block of the batch for global.
-    """
+    """With our random blocks, and padding within the last block alone, as theirs is the last one of the batch."""
     theirs, block, blocks, count = transformers_module("big_bird"), 4, 12, 2
     length = block * blocks
     attention = build("bigbird", bigbird_block=block, bigbird_random_blocks=count, n=length)[0].eval()
@@ -79,7 +76,7 @@ def test_longformer(global_tokens):
 
 
 def test_nystrom():
-    """Its first step uses the norms of each matrix ("exact"); by default those of the whole batch."""
+    """With the norms of each matrix ("exact"), where its default are those of the whole batch."""
     theirs = transformers_module("nystromformer")
     sizes = {"hidden_size": D, "num_attention_heads": HEADS, "num_landmarks": 5, "segment_means_seq_len": 60}
     peer = theirs.NystromformerSelfAttention(theirs.NystromformerConfig(**sizes, conv_kernel_size=9)).eval()
@@ -94,7 +91,7 @@ def test_nystrom():
 def test_reformer():
     """One round, weights and rotations copied, in all chunks but the first and the last.
 
-    There they differ, because its chunks wrap around; and over several rounds it counts a pair as often as it is seen.
+    There they differ, because its chunks wrap around. Over several rounds it counts a pair in each round.
     """
     theirs, m, chunks = transformers_module("reformer"), 8, 5
     sizes = {"hidden_size": D, "num_attention_heads": HEADS, "attention_head_size": D // HEADS, "num_hashes": 1}

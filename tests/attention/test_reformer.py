@@ -1,4 +1,4 @@
-"""What LSH attention alone promises: where it is exact, what more rounds bring, what it finds, whose code agrees."""
+"""Hashing of LSH attention, at several lengths and precisions; test_contract.py and test_peers.py have the rest."""
 
 import pytest
 import torch
@@ -8,16 +8,16 @@ from tests.helpers.layers import D, N, build
 
 
 def full_attention(reformer, x):
-    """Shared-QK attention among all positions but oneself, which LSH attention approximates."""
+    """Return what LSH attention approximates: full attention to all other positions, with queries as keys."""
     queries, values = reformer.split_heads(reformer.q_proj(x)), reformer.split_heads(reformer.v_proj(x))
-    others = ~torch.eye(x.size(1), dtype=torch.bool)
-    heads = F.scaled_dot_product_attention(queries, F.normalize(queries, dim=-1), values, others, scale=1.0)
+    mask = ~torch.eye(x.size(1), dtype=torch.bool)
+    heads = F.scaled_dot_product_attention(queries, F.normalize(queries, dim=-1), values, mask, scale=1.0)
     return reformer.out_proj(heads.transpose(1, 2).flatten(2))
 
 
 @pytest.mark.parametrize("n", [64, 256])
-def test_what_is_alike_is_found_however_far_away(n):
-    """Equal vectors stand half a sequence apart, and the rounds find them: by one hash function each, and by two."""
+def test_equal_vectors_attend_to_each_other_at_any_distance(n):
+    """Half a sequence apart, with one hash function per round and with two."""
     reformer = build("reformer", n=n, d=48, reformer_chunk_length=8)[0]
     assert reformer.rotations.size(2) == (1 if n == 64 else 2)
     torch.manual_seed(0)
@@ -25,7 +25,7 @@ def test_what_is_alike_is_found_however_far_away(n):
     torch.testing.assert_close(reformer(x), full_attention(reformer, x), atol=1e-2, rtol=1e-3)
 
 
-def test_a_row_hashes_with_the_buckets_of_its_length():
+def test_the_number_of_buckets_follows_the_length():
     reformer = build("reformer", n=1000, reformer_chunk_length=10)[0]
     lengths = torch.tensor([1, 10, 20, 100, 1000])
     buckets = (2 * reformer._columns(lengths)) ** reformer.rotations.size(2)
@@ -35,7 +35,7 @@ def test_a_row_hashes_with_the_buckets_of_its_length():
 
 
 @pytest.mark.parametrize(("n", "functions"), [(60, 1), (300, 2)])
-def test_longer_rows_beside_it_do_not_change_them(n, functions):
+def test_a_longer_sequence_in_the_batch_does_not_change_the_hashes(n, functions):
     reformer = build("reformer", n=n, reformer_chunk_length=8, reformer_hashes=1)[0]
     assert reformer.rotations.size(2) == functions
     x = torch.randn(2, n, D)
@@ -55,8 +55,8 @@ def test_keys_have_no_parameters():
     assert all(parameter.grad is not None for parameter in reformer.parameters())
 
 
-def test_a_row_is_hashed_alike_alone_and_in_a_batch_in_half_precision():
-    """Where the layout of a product changed with the batch, rounding did, and with it a quarter of the buckets."""
+def test_half_precision_hashes_do_not_depend_on_the_batch():
+    """A product whose layout changed with the batch would round differently, and change a quarter of the buckets."""
     reformer = build("reformer", heads=4, n=512, d=64)[0].bfloat16()
     x = torch.randn(2, 512, 64, dtype=torch.bfloat16)
     together, alone = reformer(x)[0].float(), reformer(x[:1])[0].float()

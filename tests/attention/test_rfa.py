@@ -1,19 +1,13 @@
-"""What random feature attention alone promises; test_contract.py and test_linear.py have the rest."""
+"""The denominators of random feature attention; test_contract.py and test_linear.py have the rest."""
 
 import torch
 
 from tests.helpers.layers import new
 
 
-def built(features=32, temperature=1.0, dim=12, heads=3, seed=0, redraw_interval=1):
-    torch.manual_seed(seed)
-    options = {"rfa_features": features, "rfa_temperature": temperature, "rfa_redraw_interval": redraw_interval}
-    return new("rfa", d=dim, heads=heads, **options)
-
-
 def test_denominators_near_zero_or_below_are_raised():
     """One random vector w with w.(q - k) = pi: the only weight is cos(pi) = -1, and the denominator 10 / 1 for it."""
-    attention = built(features=1, dim=1, heads=1)
+    attention = new("rfa", d=1, heads=1, rfa_features=1)
     with torch.no_grad():
         attention.draws.fill_(torch.pi / 2)
         for linear, value in ((attention.q_proj, 1.0), (attention.k_proj, -1.0), (attention.v_proj, 5.0)):

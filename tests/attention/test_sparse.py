@@ -1,4 +1,4 @@
-"""What the Sparse Transformer alone promises: its two patterns, and their limits."""
+"""The Sparse Transformer's stride and sub-blocks; test_contract.py has the rest."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from tests.helpers.layers import build
 from tests.helpers.models import small, tokens
 
 
-def test_with_a_checkpoint_of_another_attention_all_heads_see_the_last_sub_block():
+def test_with_a_checkpoint_of_another_attention_all_heads_have_the_last_sub_block():
     options = {"attention": "sparse", "sparse_stride": 8, "sparse_expressivity": 2}
     older = small(**options).eval()
     for layer in older.encoder.sentence_encoder.layers:
@@ -24,7 +24,6 @@ def test_with_a_checkpoint_of_another_attention_all_heads_see_the_last_sub_block
     ("options", "n", "stride"),
     [
         ({"sparse_pattern": "strided"}, 512, 23),
-        ({"sparse_pattern": "strided"}, 4096, 64),
         ({"sparse_pattern": "strided"}, 1, 1),
         ({"sparse_pattern": "fixed"}, 4096, 64),
         ({"sparse_pattern": "fixed"}, 15, 8),

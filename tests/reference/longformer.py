@@ -1,17 +1,14 @@
 """Longformer (arXiv 2004.05150, section 3), one position at a time."""
 
 import torch
-from torch import Tensor
-
-from fairseq_linformer.attention.longformer import LongformerAttention
 
 from .naive_attention import attend_to_sets
 
 
-def reference(module: LongformerAttention, x: Tensor) -> Tensor:
+def reference(module, x):
     positions, first = range(len(x)), min(module.global_tokens, len(x))
 
-    def attended(head: int, i: int) -> list[int]:
+    def attended(head, i):
         return [j for j in positions if abs(i - j) <= module.reach or j < first]
 
     local = attend_to_sets(module, x, attended)

@@ -5,53 +5,39 @@ Dropout is left out.
 """
 
 import math
-from collections.abc import Callable, Iterable
 
 import torch
-from torch import Tensor
 
-from fairseq_linformer.attention.base import Attention
-from fairseq_linformer.attention.linformer import LinformerAttention
-from fairseq_linformer.attention.pooling import (
-    AttentionPooling,
-    ConvProjection,
-    MaxPooling,
-    MeanPooling,
-    SplitPooling,
-    WindowProjection,
-)
-from fairseq_linformer.attention.projection import LinearProjection, Projection
+from fairseq_linformer.attention import pooling
+from fairseq_linformer.attention.projection import LinearProjection
 from fairseq_linformer.attention.selection import CANDIDATES
-from fairseq_linformer.attention.softmax import SoftmaxAttention
 
 from .positions import bias, rotated, without_rotary
 
 QKV = ("q_proj", "k_proj", "v_proj")
 
 
-def attend(queries: Tensor, keys: Tensor, values: Tensor, biases: Tensor | float = 0.0) -> Tensor:
-    """softmax(q k^T / sqrt(d_h) + bias) v: (n, d_h), (m, d_h), (m, d_h) -> (n, d_h)."""
+def attend(queries, keys, values, biases=0.0):
+    """Return softmax(q k^T / sqrt(d_h) + bias) v: (n, d_h), (m, d_h), (m, d_h) -> (n, d_h)."""
     return (queries @ keys.T / queries.size(1) ** 0.5 + biases).softmax(1) @ values
 
 
-def embed(module: Attention, part: str, head: int, x: Tensor) -> Tensor:
+def embed(module, part, head, x):
     """Map rows by a head's share of a linear map: (m, d) -> (m, d_h)."""
     linear, share = getattr(module, part), slice(head * module.head_dim, (head + 1) * module.head_dim)
     return x @ linear.weight[share].T + linear.bias[share]
 
 
-def join_heads(module: Attention, x: Tensor, attend_head: Callable[..., Tensor], parts: Iterable[str] = QKV) -> Tensor:
+def join_heads(module, x, attend_head, parts=QKV):
     """Join the results (n, d_h) of `attend_head` on the number of each head and its queries, keys and values."""
     heads = [attend_head(head, *(embed(module, part, head, x) for part in parts)) for head in range(module.num_heads)]
     return torch.cat(heads, dim=1) @ module.out_proj.weight.T + module.out_proj.bias
 
 
-def attend_to_sets(
-    module: Attention, x: Tensor, attended: Callable[..., Iterable[int]], parts: Iterable[str] = QKV, first: int = 0
-) -> Tensor:
+def attend_to_sets(module, x, attended, parts=QKV, first=0):
     """Attend from each position to the positions `attended(head, position)`; the first row is at position `first`."""
 
-    def attend_head(head: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    def attend_head(head, queries, keys, values):
         at = range(first, first + len(x))
         queries, keys, rows = rotated(module, queries, at), rotated(module, keys, at), []
         for i in range(len(x)):
@@ -63,33 +49,32 @@ def attend_to_sets(
     return join_heads(module, x, attend_head, parts)
 
 
-def softmax(module: SoftmaxAttention, x: Tensor, first: int = 0) -> Tensor:
+def softmax(module, x, first=0):
     return attend_to_sets(module, x, lambda head, position: range(len(x)), first=first)
 
 
-def project(projection: Projection, head: int, x: Tensor) -> Tensor:
-    """E x for one head: (n, d) -> (m, d)."""
+def project(projection, head, x):
+    """Return E x for one head: (n, d) -> (m, d)."""
     if isinstance(projection, LinearProjection):
         matrix = projection.weight[head] if projection.weight.dim() == 3 else projection.weight
         x = stretched(x, matrix.size(1)) if projection.adaptive else x
         return projection.multiplier * (matrix[:, : len(x)] @ x)
-    assert isinstance(projection, WindowProjection)
     return torch.stack([pooled(projection, head, x[list(window)]) for window in windows(projection, len(x))])
 
 
-def stretched(x: Tensor, n: int) -> Tensor:
-    """l rows to n, by linear interpolation between the two rows on either side."""
+def stretched(x, n):
+    """Stretch l rows to n, by linear interpolation between the two rows on either side."""
     rows = []
     for p in range(n):
-        place = p * (len(x) - 1) / max(1, n - 1)
-        before = min(int(place + 1e-12), len(x) - 1)
+        position = p * (len(x) - 1) / max(1, n - 1)
+        before = min(int(position + 1e-12), len(x) - 1)
         after = min(before + 1, len(x) - 1)
-        rows.append((before + 1 - place) * x[before] + (place - before) * x[after])
+        rows.append((before + 1 - position) * x[before] + (position - before) * x[after])
     return torch.stack(rows)
 
 
-def windows(projection: WindowProjection, length: int) -> list[range]:
-    """The positions of each window."""
+def windows(projection, length):
+    """Return the positions of each window."""
     if projection.rows is None:
         starts = range(0, length, projection.window)
         return [range(start, min(start + projection.window, length)) for start in starts]
@@ -97,44 +82,43 @@ def windows(projection: WindowProjection, length: int) -> list[range]:
     return [range(j * length // k, (j + 1) * length // k) for j in range(k)]
 
 
-def pooled(projection: WindowProjection, head: int, window: Tensor) -> Tensor:
-    """A projected row: (w, d) -> (d,)."""
+def pooled(projection, head, window):
+    """Return a projected row: (w, d) -> (d,)."""
     size = len(window)
-    if isinstance(projection, ConvProjection):
+    if isinstance(projection, pooling.ConvProjection):
         if projection.rows is None:
             return (projection.weight[:size] * window).sum(0)
         taps = [p * projection.window // size for p in range(size)]
         return projection.window / size * (projection.weight[taps] * window).sum(0)
-    if isinstance(projection, MeanPooling):
+    if isinstance(projection, pooling.MeanPooling):
         return window.mean(0)
-    if isinstance(projection, AttentionPooling):
+    if isinstance(projection, pooling.AttentionPooling):
         return (window @ projection.weight[head]).softmax(0) @ window
-    if isinstance(projection, SplitPooling):
+    if isinstance(projection, pooling.SplitPooling):
         share = size / projection.num_heads  # of the window, to each head, in positions and parts of them
         return window[int(head * share + 1e-9) : math.ceil((head + 1) * share - 1e-9)].mean(0)
-    assert isinstance(projection, MaxPooling)
     return window.amax(0)
 
 
-def local(module: LinformerAttention, position: int, length: int) -> set[int]:
-    """The positions of a position's block, and half a window (at least 1) on either side; none without a window."""
+def local(module, position, length):
+    """Return the positions of the block and half a window, at least 1, on each side; none without a window."""
     if not module.window:
         return set()
     start, margin = position - position % module.block, max(1, module.window // 2)
     return {q for q in range(length) if start - margin <= q < start + module.block + margin}
 
 
-def selected(module: LinformerAttention, position: int, queries: Tensor, keys: Tensor, rows: Tensor) -> set[int]:
-    """The positions of the segments of the largest weight to a block: candidates by their rows, then by their keys."""
+def selected(module, position, queries, keys, rows):
+    """Return the positions of the segments that a block selects: by projected keys, then reranked by exact keys."""
     length = len(queries)
     segments, start = windows(module.key_projection, length), position - position % module.block
     block = queries[start : start + module.block] / module.head_dim**0.5
 
-    def best(numbers: list[int], scores: list[Tensor], count: int) -> list[int]:
-        """From the scores of the block's queries with some segments, (b,) each, the selectable ones of most weight."""
+    def best(numbers, scores, count):
+        """Return the selectable segments of most weight, from the scores of the block's queries, (b,) each."""
         weights = torch.stack(scores, dim=1).softmax(1).sum(0).tolist()
-        away = [i for i, j in enumerate(numbers) if not {*segments[j]} <= local(module, position, length)]
-        return [numbers[i] for i in sorted(away, key=lambda i: weights[i], reverse=True)[:count]]
+        selectable = [i for i, j in enumerate(numbers) if not {*segments[j]} <= local(module, position, length)]
+        return [numbers[i] for i in sorted(selectable, key=lambda i: weights[i], reverse=True)[:count]]
 
     candidates = best([*range(len(segments))], [block @ row for row in rows], CANDIDATES * module.num_selected)
     by_keys = [(block @ keys[list(segments[j])].T).amax(1) for j in candidates]
@@ -142,14 +126,14 @@ def selected(module: LinformerAttention, position: int, queries: Tensor, keys: T
     return {q for j in chosen for q in segments[j]}
 
 
-def singletons(module: LinformerAttention, length: int) -> dict[int, int]:
-    """The projected keys that are one position, and which."""
+def singletons(module, length):
+    """Return the position of each projected key that is one position."""
     if not module.key_projection.ROWS_ARE_MEANS:
         return {}
     return {j: window[0] for j, window in enumerate(windows(module.key_projection, length)) if len(window) == 1}
 
 
-def linformer(module: LinformerAttention, x: Tensor) -> Tensor:
+def linformer(module, x):
     """Equation 7 of arXiv 2006.04768, with the bias added after the projection along the sequence.
 
     A key is attended to once: as a sink, else local, else projected, else selected.
@@ -157,7 +141,7 @@ def linformer(module: LinformerAttention, x: Tensor) -> Tensor:
     length, single = len(x), singletons(module, len(x))
     sinks = set(range(min(module.sinks, length))) if module.window else set()
 
-    def attend_head(head: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    def attend_head(head, queries, keys, values):
         unrotated, rows = without_rotary(module, keys), []
         row_keys = without_rotary(module, embed(module, "k_proj", head, project(module.key_projection, head, x)))
         row_values = embed(module, "v_proj", head, project(module.value_projection, head, x))
@@ -168,12 +152,12 @@ def linformer(module: LinformerAttention, x: Tensor) -> Tensor:
             if p == 0 and module.class_token:
                 rows.append(attend(without_rotary(module, query), keys, values))
                 continue
-            near, chosen = local(module, p, length) - sinks, set()
+            window, chosen = local(module, p, length) - sinks, set()
             if module.num_selected:
                 chosen = selected(module, p, queries, unrotated, row_keys.detach()) - {*single.values()}
-            distant = sorted(sinks | chosen - near)
-            once = [j for j in range(len(row_keys)) if single.get(j) not in near | sinks]
-            positions = sorted(near)
+            distant = sorted(sinks | chosen - window)
+            once = [j for j in range(len(row_keys)) if single.get(j) not in window | sinks]
+            positions = sorted(window)
             all_keys = [row_keys[once], unrotated[distant], rotated(module, keys[positions], positions)]
             all_values = torch.cat([row_values[once], values[distant], values[positions]])
             biases = torch.cat([x.new_zeros(len(once) + len(distant)), bias(module, head, p, positions)])

@@ -1,24 +1,21 @@
 """Nyströmformer as the paper writes it (arXiv 2102.03902): the three softmax matrices in full, segment by segment."""
 
 import torch
-from torch import Tensor
-
-from fairseq_linformer.attention.nystrom import NystromAttention
 
 from .naive_attention import attend, join_heads
 
 
-def landmarks(rows: Tensor, number: int) -> Tensor:
-    """The means of segments whose lengths differ by one at most: (n, d_h) -> (number, d_h)."""
+def landmarks(rows, number):
+    """Return the means of segments whose lengths differ by at most one: (n, d_h) -> (number, d_h)."""
     segment = torch.tensor([position * number // len(rows) for position in range(len(rows))])
     return torch.stack([rows[segment == index].mean(0) for index in range(number)])
 
 
-def weights(queries: Tensor, keys: Tensor) -> Tensor:
+def weights(queries, keys):
     return attend(queries, keys, torch.eye(len(keys), dtype=keys.dtype))
 
 
-def pseudo_inverse(matrix: Tensor, iterations: int) -> Tensor:
+def pseudo_inverse(matrix, iterations):
     """The paper's iteration: Z <- Z (13 I - A Z (15 I - A Z (7 I - A Z))) / 4, from A^T over the two norms of A."""
     identity = torch.eye(len(matrix), dtype=matrix.dtype)
     z = matrix.T / (matrix.abs().sum(0).amax() * matrix.abs().sum(1).amax())
@@ -28,17 +25,17 @@ def pseudo_inverse(matrix: Tensor, iterations: int) -> Tensor:
     return z
 
 
-def convolve(kernel: Tensor, values: Tensor) -> Tensor:
+def convolve(kernel, values):
     """One kernel for all channels of a head, zeros beyond both ends: (width,), (n, d_h) -> (n, d_h)."""
     rows = []
     for position in range(len(values)):
-        places = [(tap, position + offset - len(kernel) // 2) for offset, tap in enumerate(kernel)]
-        rows.append(sum(tap * values[place] for tap, place in places if 0 <= place < len(values)))
+        taps = [(tap, position + offset - len(kernel) // 2) for offset, tap in enumerate(kernel)]
+        rows.append(sum(tap * values[index] for tap, index in taps if 0 <= index < len(values)))
     return torch.stack(rows)
 
 
-def reference(module: NystromAttention, x: Tensor) -> Tensor:
-    def attend_head(head: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+def reference(module, x):
+    def attend_head(head, queries, keys, values):
         if len(x) <= module.landmarks:
             out = attend(queries, keys, values)
         else:

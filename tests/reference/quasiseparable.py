@@ -1,23 +1,17 @@
 """The quasiseparable mixer of Hydra (arXiv 2407.09941), one pair of positions at a time, each weight a product."""
 
 import torch
-from torch import Tensor
-
-from fairseq_linformer.attention.quasiseparable import QuasiseparableMixer
+from torch.nn.functional import silu
 
 from .naive_attention import embed
 
 
-def silu(x: Tensor) -> Tensor:
-    return x / (1 + (-x).exp())
-
-
-def weight(i: int, j: int, steps: Tensor, rate: Tensor) -> Tensor:
-    """The weight of key j to query i: the key's step, times what each position between them lets pass."""
+def weight(i, j, steps, rate):
+    """Return the weight of key j for query i: the key's step times the decays of the positions between them."""
     return steps[j] * (-rate * steps[min(i, j) + 1 : max(i, j)].sum()).exp()
 
 
-def reference(module: QuasiseparableMixer, x: Tensor) -> Tensor:
+def reference(module, x):
     steps = (1 + (x @ module.step_proj.weight.T + module.step_proj.bias).exp()).log()  # (n, 2 h)
     values = silu(x @ module.v_proj.weight.T + module.v_proj.bias)
     diagonal = values @ module.diagonal_proj.weight.T + module.diagonal_proj.bias

@@ -3,15 +3,11 @@
 A sine and a cosine of each random vector w give sin(w.q) sin(w.k) + cos(w.q) cos(w.k) = cos(w.(q - k)).
 """
 
-from torch import Tensor
-
-from fairseq_linformer.attention.rfa import RandomFeatureAttention
-
 from .naive_attention import join_heads
 
 
-def reference(module: RandomFeatureAttention, x: Tensor) -> Tensor:
-    def attend_head(head: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+def reference(module, x):
+    def attend_head(head, queries, keys, values):
         vectors = module.draws[head] * module.scale[head] / module.temperature  # (m, d_h)
         queries, keys = (rows / rows.norm(dim=1, keepdim=True) for rows in (queries, keys))
         weights = ((queries[:, None] - keys) @ vectors.T).cos().mean(2)
