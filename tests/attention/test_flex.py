@@ -43,8 +43,8 @@ EACH = pytest.mark.parametrize(("name", "options"), CASES, ids=str)
 SELECTING = [
     {"sharing": "key-value", "linformer_window": 4, "linformer_block": 2, **options}
     for options in (
-        {"projection": "split-pool", "linformer_fetch": 3, "adaptive": True, "linformer_sinks": 1, "heads": 2},
-        {"projection": "mean-pool", "linformer_fetch": 1, "linformer_class_token": True, "k": 15, "heads": 1, **ROTARY},
+        {"projection": "split-pool", "linformer_fetch": 3, "adaptive": True, "linformer_sinks": 1, "heads": 1},
+        {"projection": "mean-pool", "linformer_fetch": 1, "heads": 2, **ROTARY, "share": 2 / 3},
     )
 ]
 
