@@ -18,8 +18,10 @@ from tests.helpers.inputs import sentences, write_sst_2
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that need the prepared corpus as slow, as it starts a process, and sort the files by their number of
-    slow tests, the most first: a long file that began last would leave the other workers idle."""
+    """Mark tests that need the prepared corpus as slow, and sort the files by their number of slow tests.
+
+    The corpus starts a process. A long file that began last would leave the other workers idle.
+    """
     for item in items:
         if "corpus" in getattr(item, "fixturenames", ()):
             item.add_marker("slow")
@@ -28,8 +30,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_sessionstart() -> None:
-    """Signals reach what the tests start: a job in the background ignores Ctrl-C, one of nohup SIGHUP, and so would its
-    children."""
+    """Let signals reach what the tests start.
+
+    A job in the background ignores Ctrl-C, one of nohup SIGHUP, and so would its children.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
