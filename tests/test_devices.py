@@ -81,10 +81,3 @@ def test_no_step_waits_for_a_gpu(options):
                 take_steps(model.cuda(), batch, padded)
             finally:
                 torch.cuda.set_sync_debug_mode("default")
-
-
-def test_a_read_value_is_detected(on_meta):
-    """With a boolean mask PyTorch must count the positions first."""
-    model, batch = on_meta()
-    with pytest.raises((NotImplementedError, RuntimeError), match="meta"):
-        model(batch, masked_tokens=torch.zeros(2, 64, dtype=torch.bool, device="meta"))

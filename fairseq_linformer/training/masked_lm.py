@@ -13,6 +13,7 @@ import torch
 from fairseq.criterions import FairseqCriterion, masked_lm
 from fairseq.data import FairseqDataset, PrependTokenDataset, TokenBlockDataset, data_utils
 from fairseq.data.shorten_dataset import maybe_shorten_dataset
+from fairseq.dataclass import FairseqDataclass
 from fairseq.models import BaseFairseqModel
 from fairseq.models.roberta import RobertaModel
 from fairseq.tasks import register_task
@@ -95,6 +96,8 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
     """
 
     NEXT = "linformer export {run} --out exported"
+    stages: list[Stage] | None = None
+    stage: Stage | None = None
 
     @classmethod
     def setup_task(cls, cfg: DynamicMaskedLMConfig, **kwargs: Any) -> "DynamicMaskedLMTask":
@@ -128,7 +131,7 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
                 check("optimizer.weight_decay", decay, decay == 0, allowed)
         return task
 
-    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
+    def build_model(self, cfg: FairseqDataclass, from_checkpoint: bool = False) -> BaseFairseqModel:
         """Return the model, with a frozen LM head in RoBERTa if nothing is masked."""
         model = super().build_model(cfg, from_checkpoint)
         if self.cfg.only_positions_from is not None:
@@ -144,7 +147,7 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
             state.pop("drawn_lm_head", None)
         return state
 
-    def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> FairseqCriterion:
+    def build_criterion(self, cfg: FairseqDataclass, from_checkpoint: bool = False) -> FairseqCriterion:
         """Return the criterion; for ``masked_lm``, ours, which needs less memory."""
         criterion = super().build_criterion(cfg, from_checkpoint)
         if type(criterion) is not masked_lm.MaskedLmLoss:
@@ -154,9 +157,6 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
             check("criterion", name, fits, f"one of {', '.join(VALIDATED)}, or your own")
             return criterion
         return MaskedLmLoss(masked_lm.MaskedLmConfig(tpu=criterion.tpu), self)
-
-    stages: list[Stage] | None = None
-    stage: Stage | None = None
 
     def read_schedules(self, cfg: DictConfig) -> None:
         """Read and check the schedules of a training from its whole configuration.

@@ -5,8 +5,9 @@ from typing import Any
 
 from fairseq.criterions import masked_lm
 from fairseq.logging import metrics
+from fairseq.models import BaseFairseqModel
 from fairseq.utils import get_perplexity
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..model.roberta import LinformerRobertaEncoder
 
@@ -18,7 +19,7 @@ class MaskedLmLoss(masked_lm.MaskedLmLoss):  # fairseq's name, as runs resume on
     """
 
     def forward(
-        self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
+        self, model: BaseFairseqModel, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, Tensor, dict[str, Any]]:
         """Return the sum of a batch's losses, the number of masked tokens, and the logging output."""
         if self.tpu or not isinstance(getattr(model, "encoder", None), LinformerRobertaEncoder):

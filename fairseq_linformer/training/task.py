@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 from fairseq.criterions import FairseqCriterion
+from fairseq.data import FairseqDataset
 from fairseq.data.iterators import EpochBatchIterator
+from fairseq.dataclass import FairseqDataclass
 from fairseq.models import BaseFairseqModel
 from fairseq.models.roberta import RobertaModel
 from fairseq.optim import FairseqOptimizer
@@ -41,7 +43,7 @@ class TrainingTask(FairseqTask):
     run: Run | None = None  # during a training
 
     @classmethod
-    def setup_task(cls, cfg: Any, **kwargs: Any) -> "TrainingTask":
+    def setup_task(cls, cfg: FairseqDataclass, **kwargs: Any) -> "TrainingTask":
         """Return the task; for a training, check and complete its options first.
 
         Raises:
@@ -60,7 +62,7 @@ class TrainingTask(FairseqTask):
         task.to_train = to_train
         return task
 
-    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
+    def build_model(self, cfg: FairseqDataclass, from_checkpoint: bool = False) -> BaseFairseqModel:
         """Return the model; for a training, begin the ``Run`` first."""
         if self.to_train is not None and not from_checkpoint:
             self.run = Run(self.to_train, self.vocabulary, self.NEXT)
@@ -98,7 +100,7 @@ class TrainingTask(FairseqTask):
         added = TaskState.__annotations__
         super().load_state_dict({name: value for name, value in (state_dict or {}).items() if name not in added})
 
-    def get_batch_iterator(self, dataset: Any, **options: Any) -> EpochBatchIterator:
+    def get_batch_iterator(self, dataset: FairseqDataset, **options: Any) -> EpochBatchIterator:
         """Return batches; outside the training data, of all rows: fairseq drops those beyond a multiple of 8."""
         if self.run is None or dataset is not self.datasets.get(self.run.cfg.dataset.train_subset):
             return super().get_batch_iterator(dataset, **{**options, "required_batch_size_multiple": 1})
@@ -184,7 +186,7 @@ class TrainingTask(FairseqTask):
             self.run.end_saving(Path(path))
 
 
-def whole_config(cfg: Any) -> DictConfig | None:
+def whole_config(cfg: FairseqDataclass | DictConfig) -> DictConfig | None:
     """Return the whole configuration of the run or checkpoint that contains a task's; None if there is none."""
     root = cfg._get_root() if isinstance(cfg, DictConfig) else None
     return root if isinstance(root, DictConfig) and {"checkpoint", "optimization", "model"} <= root.keys() else None
@@ -202,7 +204,7 @@ def save_interval() -> Any:
     return field(default=15.0, metadata={"help": text})
 
 
-def set_options(cfg: Any, **values: Any) -> None:
+def set_options(cfg: FairseqDataclass | DictConfig, **values: Any) -> None:
     """Set options of a task, also in the configuration of the whole run, which checkpoints contain."""
     for name, value in values.items():
         setattr(cfg, name, value)
@@ -211,7 +213,7 @@ def set_options(cfg: Any, **values: Any) -> None:
             whole.task.update(values)
 
 
-def length_of_model(cfg: Any) -> int | None:
+def length_of_model(cfg: FairseqDataclass | DictConfig) -> int | None:
     """Return the maximum length of the run's model in tokens; None if it is not set."""
     whole = whole_config(cfg)
     return getattr(whole and whole.model, "max_positions", None)

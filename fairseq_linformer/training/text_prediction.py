@@ -12,7 +12,7 @@ from typing import Any, Optional
 
 from fairseq.criterions import FairseqCriterion
 from fairseq.data import Dictionary
-from fairseq.dataclass import ChoiceEnum
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import BaseFairseqModel
 from fairseq.tasks import register_task
 from fairseq.tasks.sentence_prediction import SentencePredictionConfig, SentencePredictionTask
@@ -101,7 +101,7 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
         _check_lengths(cfg, cfg.max_positions)
         return task
 
-    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
+    def build_model(self, cfg: FairseqDataclass, from_checkpoint: bool = False) -> BaseFairseqModel:
         """Return the model with a head for the type of label, and a frozen LM head."""
         model = super().build_model(cfg, from_checkpoint)
         if self.cfg.freeze_encoder:

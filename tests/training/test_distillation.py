@@ -4,6 +4,7 @@ import copy
 import json
 import math
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -36,14 +37,7 @@ NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0}
 @pytest.fixture(scope="module")
 def teachers(tmp_path_factory):
     """Return a function that writes a teacher of given options once."""
-    folder, written = tmp_path_factory.mktemp("teachers"), {}
-
-    def write(**options):
-        name = "-".join(f"{key}={value}" for key, value in options.items()) or "default"
-        written[name] = written.get(name) or write_teacher(folder / name, **options)
-        return written[name]
-
-    return write
+    return cache(lambda **options: write_teacher(tmp_path_factory.mktemp("teacher") / "teacher", **options))
 
 
 def masked_batch():

@@ -194,7 +194,6 @@ import torch.distributed
 
 new_group = torch.distributed.new_group
 
-
 def with_late_threads(*arguments, **options):
     group = new_group(*arguments, **options)
     for thread in map(int, os.listdir("/proc/self/task")):
@@ -202,7 +201,6 @@ def with_late_threads(*arguments, **options):
         if thread != os.getpid():
             os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
     return group
-
 
 torch.distributed.new_group = with_late_threads
 """
