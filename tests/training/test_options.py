@@ -157,14 +157,11 @@ def test_typed_options_stay_also_if_they_are_defaults(words, monkeypatch):
     assert (model.attention, model.local_conv, model.projected_length) == ("linformer", 9, 7)
 
 
-def planned(rows, **more):
+def planned(rows, **options):
     """Return the updates and the warm-up of a training that counts epochs."""
-    cfg = {"optimization.max_update": 0, "optimization.max_epoch": 10, "optimization.update_freq": [1]}
-    cfg |= {"dataset.batch_size": 32, "dataset.max_tokens": "null", "dataset.required_batch_size_multiple": 1}
-    cfg |= {"distributed_training.distributed_world_size": 1, "optimization.skip_remainder_batch": False}
-    cfg |= {"lr_scheduler.total_num_update": 0.0, "lr_scheduler.warmup_updates": 0}
-    options = {name.replace("__", "."): value for name, value in more.items()}
-    cfg = OmegaConf.from_dotlist([f"{name}={value}" for name, value in {**cfg, **options}.items()])
+    length = {"lr_scheduler": {"total_num_update": 0.0, "warmup_updates": 0}, "optimization__max_epoch": 10}
+    batches = {"dataset__batch_size": 32, "dataset__required_batch_size_multiple": 1}
+    cfg = whole(**{**length, **batches, **options})
     plan_updates(cfg, rows)
     return cfg.optimization.max_update, cfg.lr_scheduler.warmup_updates
 
@@ -182,7 +179,7 @@ def test_epochs_are_counted_in_updates():
     "options",
     [
         {"rows": None},
-        {"dataset__batch_size": "null"},
+        {"dataset__batch_size": None},
         {"dataset__max_tokens": 64},  # batches may have fewer rows than batch_size
         {"optimization__max_epoch": 0},
         {"dataset__required_batch_size_multiple": 8},
