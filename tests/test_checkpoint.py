@@ -58,8 +58,7 @@ def test_loading_does_not_initialise_again():
     state = small(projection_init="normal", sharing="headwise").state_dict()
     other = small(projection_init="segment-mean", sharing="headwise")
     other.load_state_dict(state)
-    for name, value in other.state_dict().items():
-        assert torch.equal(value, state[name]), name
+    assert all(torch.equal(value, state[name]) for name, value in other.state_dict().items())
 
 
 @pytest.fixture(scope="module")

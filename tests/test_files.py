@@ -40,10 +40,6 @@ def test_the_error_of_a_full_disk_names_the_folder(tmp_path):
     """The system names no file if it is an open one."""
     with pytest.raises(OSError, match=f"'{tmp_path}/out'$"), staged_folder(tmp_path / "out", "mark"):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    error = FileNotFoundError(errno.ENOENT, "gone", "a.txt")
-    with pytest.raises(FileNotFoundError) as raised, staged_folder(tmp_path / "out", "mark"):
-        raise error
-    assert raised.value is error
 
 
 def test_no_file_of_the_user_is_overwritten(tmp_path):

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from fairseq_linformer.cli.program import program
@@ -63,12 +62,6 @@ def data(tmp_path) -> str:
     (tmp_path / "data" / "input0").mkdir(parents=True)
     (tmp_path / "data" / "input0" / "train.bin").write_bytes(b"12345")
     return override("task.data", tmp_path / "data")
-
-
-def test_plain_values_need_no_quotes():
-    for value in ("data", "data-bin", "nano", "none", "a/1", "/a_b/c.d"):
-        assert override("task.data", value) == f"task.data={value}"
-        assert OverridesParser.create().parse_override(f"task.data={value}").value() == value
 
 
 # Characters and words with a meaning for Hydra, OmegaConf or YAML, and unusual ones.

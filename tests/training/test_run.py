@@ -17,7 +17,6 @@ from omegaconf import OmegaConf
 
 from fairseq_linformer.checkpoint import read_progress
 from fairseq_linformer.errors import UserError
-from fairseq_linformer.training import configuration
 from fairseq_linformer.training.fused_adam import FairseqAdam as FusedFairseqAdam
 from fairseq_linformer.training.options import RESET, checkpoint_to_load
 from fairseq_linformer.training.run import Run, TimedSaving
@@ -130,16 +129,6 @@ def test_the_last_checkpoint_of_a_folder_has_precedence(tmp_path, monkeypatch, n
     assert checkpoint_to_load(cfg) == Path("run/checkpoint_last.pt")
     assert (cfg.checkpoint.restore_file, cfg.checkpoint.optimizer_overrides) == ("checkpoint_last.pt", "{}")
     assert not any(cfg.checkpoint[f"reset_{part}"] for part in RESET)
-
-
-@pytest.mark.parametrize(
-    ("updates", "typed", "interval"), [(10, "seed", 1), (999, "seed", 49), (9, "log_interval", 100)]
-)
-def test_a_short_run_logs_more_often_unless_the_interval_is_typed(tmp_path, updates, typed, interval, monkeypatch):
-    monkeypatch.setattr(configuration, "typed_command", lambda: ["fairseq-hydra-train", f"common.{typed}=100"])
-    cfg = config(tmp_path, **{"optimization.max_update": updates})
-    Run(cfg, {}, "")
-    assert cfg.common.log_interval == interval
 
 
 @pytest.mark.parametrize("elsewhere", [True, False])

@@ -184,7 +184,6 @@ def test_no_row_is_dropped(texts):
     [
         {"truncate_to": 65},
         {"truncate_to": 2},
-        {"max_positions": 2},
         {"shorten_method": "truncate"},
         {"num_classes": 3},
         {"regression_target": True},
@@ -327,13 +326,10 @@ def test_the_tokens_of_a_word_are_masked_together_or_not_at_all(corpus):
     assert float(masked.float().mean()) == pytest.approx(0.4, abs=0.05)
 
 
-def test_whole_words_need_the_subword_model(tmp_path):
+def test_options_that_the_data_does_not_allow_are_rejected(corpus, tmp_path):
     (tmp_path / "dict.txt").write_text("a 1\n")
     with pytest.raises(UserError, match="mask_whole_words=True"):
         masked_lm(tmp_path, mask_whole_words=True).load_dataset("valid")
-
-
-def test_a_split_without_a_text_of_the_minimum_length_is_rejected(corpus):
     with pytest.raises(UserError, match=r"^shortest_text=9000"):
         masked_lm(corpus, shortest_text=9000, tokens_per_sample=10_000).load_dataset("valid")
 
@@ -415,10 +411,8 @@ def test_gradients_that_differ_between_ranks_are_no_divergence(error, expected):
     assert is_not_finite(error) == expected
 
 
-@pytest.mark.parametrize(
-    ("options", "kept"), [({}, False), ({"skip_masking": True}, True), ({"only_positions_from": 16}, True)]
-)
-def test_the_mark_of_a_random_lm_head_is_kept_until_it_is_trained(corpus, options, kept):
-    task = masked_lm(corpus, tokens_per_sample=32, **options)
-    task.run = SimpleNamespace(task_state=lambda: {"drawn_lm_head": True})
-    assert ("drawn_lm_head" in task.state_dict()) == kept
+def test_the_mark_of_a_random_lm_head_is_kept_until_it_is_trained(corpus):
+    for options, kept in (({}, False), ({"skip_masking": True}, True), ({"only_positions_from": 16}, True)):
+        task = masked_lm(corpus, tokens_per_sample=32, **options)
+        task.run = SimpleNamespace(task_state=lambda: {"drawn_lm_head": True})
+        assert ("drawn_lm_head" in task.state_dict()) == kept
