@@ -16,7 +16,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import BaseFairseqModel
 from fairseq.tasks import register_task
 from fairseq.tasks.sentence_prediction import SentencePredictionConfig, SentencePredictionTask
-from omegaconf import II
+from omegaconf import II, DictConfig
 
 from ..checkpoint import Labels, read_task_state
 from ..data.batches import DescribedBatches
@@ -28,7 +28,7 @@ from ..data.truncation import METHODS, TruncatedDataset, max_length_and_method
 from ..errors import UserError, check
 from ..files import check_data_path
 from ..model.parts import ClassificationHead
-from .options import plan_updates
+from .options import WARM_UP, updates_of_epochs
 from .task import TrainingTask, check_file, freeze_lm_head, length_of_model, save_interval, set_options, whole_config
 
 logger = logging.getLogger(__name__)
@@ -150,6 +150,35 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
         super().reduce_metrics(logging_outputs, criterion)
         if hasattr(criterion, "log_metrics"):
             criterion.log_metrics(logging_outputs)
+
+
+def plan_updates(cfg: DictConfig, rows: int | None) -> None:
+    """Set the updates and warm-up of a training whose length is given in epochs, in place: schedules need updates.
+
+    Args:
+        cfg: fairseq's whole configuration.
+        rows: number of rows of the training set; None if unknown.
+
+    Raises:
+        UserError: the updates cannot be computed.
+    """
+    if cfg.optimization.max_update > 0 or "total_num_update" not in cfg.lr_scheduler:
+        return
+    if cfg.lr_scheduler.total_num_update > 0:  # as in fairseq's recipes for GLUE, which also set max_epoch
+        return
+    dataset, epochs, frequencies = cfg.dataset, cfg.optimization.max_epoch, cfg.optimization.update_freq
+    one_size = dataset.max_tokens is None and dataset.required_batch_size_multiple == 1 and len(set(frequencies)) == 1
+    works = rows is not None and dataset.batch_size is not None and epochs > 0 and one_size
+    works = works and not cfg.optimization.skip_remainder_batch
+    allowed = (
+        "above 0 (or lr_scheduler.total_num_update be given): epochs are counted with a prepared task, batch_size, "
+        "max_epoch, one update_freq, required_batch_size_multiple=1, and neither max_tokens nor skip_remainder_batch"
+    )
+    check("optimization.max_update", 0, works, allowed)
+    batch_size = dataset.batch_size * cfg.distributed_training.distributed_world_size * frequencies[0]
+    updates = updates_of_epochs(epochs, rows or 0, batch_size)
+    cfg.optimization.max_update = cfg.lr_scheduler.total_num_update = updates
+    cfg.lr_scheduler.warmup_updates = cfg.lr_scheduler.warmup_updates or round(WARM_UP * updates)
 
 
 def read_record(folder: Path, regression: bool) -> Task:

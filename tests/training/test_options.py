@@ -21,8 +21,8 @@ from fairseq_linformer.training.options import (
     check_options,
     initial_checkpoint,
     override_defaults,
-    plan_updates,
 )
+from fairseq_linformer.training.text_prediction import plan_updates
 from tests.helpers.configs import composed
 
 
