@@ -178,11 +178,7 @@ def _inherit(
 
 
 def _parse(overrides: Sequence[str]) -> dict[str, Any]:
-    """Parse overrides into options by name.
-
-    Raises:
-        UserError: an override is not of the form ``model.NAME=VALUE``, or its option must be the source's.
-    """
+    """Parse overrides of the form ``model.NAME=VALUE`` into options by name; reject others."""
     changes: dict[str, Any] = {}
     for override in overrides:
         try:
@@ -200,16 +196,12 @@ def long_options(source: ResolvedConfig, longest: int, changes: Mapping[str, Any
 
     They are those of ``configs/pretrain/preset/long.yaml``, with as many projected keys as the source has positions:
     with learned positions, shorter texts are computed as by full attention. If `changes` set another attention, only
-    the length is added.
-
-    Raises:
-        UserError: `longest` is no multiple of the source's length, or the source has no full attention.
+    the length is added. `longest` must be a multiple of the source's length.
     """
     source_length, changes_attention = source.max_positions, changes.get("attention", "linformer") != "linformer"
-    instead = f"it replaces full attention; model.max_positions={longest} extends the source's attention"
-    allowed = f"left out with a source of attention={source.attention}: {instead}"
+    allowed = f"left out with a source of attention={source.attention}: model.max_positions={longest} keeps that"
     check("--long", longest, changes_attention or source.attention == "softmax", allowed)
-    allowed = f"a multiple of {source_length}, the tokens that the source reads, from {2 * source_length} on"
+    allowed = f"a multiple of {source_length}, the source's max_positions, from {2 * source_length} on"
     check("--long", longest, longest > source_length and longest % source_length == 0, allowed)
     if changes_attention:
         return {"max_positions": longest, **changes}
@@ -218,11 +210,7 @@ def long_options(source: ResolvedConfig, longest: int, changes: Mapping[str, Any
 
 
 def converted_options(source: ResolvedConfig, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Apply `changes` to the options of the source; a longer model keeps the reach of the source's attention.
-
-    Raises:
-        UserError: the longest sequence is shorter than the source's.
-    """
+    """Apply `changes` to the options of the source; a longer model keeps the reach of the source's attention."""
     options = architecture_options(source)
     options.pop("attention_dropout", None)  # of the source's attention
     if changes.get("max_positions", source.max_positions) != source.max_positions:

@@ -101,10 +101,9 @@ def pooling_of(files: Mapping[str, str]) -> str:
     if "pooling_mode" in settings:  # sentence-transformers 6 has one name, or a list of them
         modes = settings["pooling_mode"]
         modes = [modes] if isinstance(modes, str) else modes
-    poolings = {"cls_token": "cls", "mean_tokens": "mean", "mean_sqrt_len_tokens": "mean", "max_tokens": "max"}
-    poolings |= {"cls": "cls", "mean": "mean", "max": "max"}
-    check("pooling", ", ".join(modes), len(modes) == 1 and modes[0] in poolings, f"one of {', '.join(poolings)}")
-    return poolings[modes[0]]  # mean_sqrt_len_tokens differs from the mean only in norm
+    poolings = {mode.partition("_")[0] for mode in modes}  # mean_sqrt_len_tokens differs from the mean only in norm
+    check("pooling", ", ".join(modes), len(modes) == 1 and poolings <= {"cls", "mean", "max"}, "cls, mean or max")
+    return poolings.pop()
 
 
 def lengthened(files: Mapping[str, str], longest: int) -> dict[str, str]:

@@ -14,8 +14,6 @@ CONFIGURATION = PACKAGE / "hf" / "configuration_linformer_roberta.py"
 MODELING = PACKAGE / "hf" / "modeling_linformer_roberta.py"
 NOTICE = "# Generated from the package fairseq_linformer (MIT License): changes belong there.\n"
 
-IN_PART = PACKAGE / "errors.py"  # only imported names are included; the rest is for command lines
-
 
 def write_code(folder: Path) -> None:
     """Write the code of the configuration and of the models into a folder."""
@@ -38,14 +36,11 @@ class _Bundle:
         self._imports_from: dict[str, set[str]] = defaultdict(set)
         self._added_files: set[Path] = set()
         self._defined: dict[str, Path] = {}
-        self._needed: set[str] = set()  # names from IN_PART
         self._add(path)
 
     def text(self) -> str:
-        source = IN_PART.read_text(encoding="utf-8")
-        parts = [ast.get_source_segment(source, node) for node in ast.parse(source).body if self._needed & _names(node)]
         imports = {f"from {module} import {', '.join(sorted(names))}" for module, names in self._imports_from.items()}
-        blocks = [*sorted(self._imports | imports), *(f"\n\n{part}" for part in parts), *self._sources]
+        blocks = [*sorted(self._imports | imports), *self._sources]
         return re.sub(r"\n{4,}", "\n\n\n", "\n".join(blocks)) + "\n"
 
     def _add(self, path: Path) -> None:
@@ -76,8 +71,6 @@ class _Bundle:
         for imported in sorted(file.glob("[!_]*.py")) if file.is_dir() else [file.with_suffix(".py")]:
             if imported == CONFIGURATION:
                 self._imports.add(ast.unparse(node))
-            elif imported == IN_PART:
-                self._needed |= names
             elif imported not in self._added_files:
                 self._add(imported)
 

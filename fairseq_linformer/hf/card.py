@@ -1,6 +1,7 @@
 """Model card of an exported model."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from string import Template
@@ -12,7 +13,6 @@ from ..checkpoint import read_task_state, updates_of_training
 from ..finetune.sweep import SCORES_FILE
 from ..model.config import ResolvedConfig
 from ..model.hub import architecture_options
-from .markdown import cell
 
 FEATURES = "features"  # type of an encoder without a head
 TASKS = {None: "fill-mask", FEATURES: "feature-extraction", "token-label": "token-classification"}
@@ -50,7 +50,7 @@ def model_card(
         max_positions=f"{options.max_positions:,}",
         example=example,
         remarks="".join(f"{remark}\n\n" for remark in remarks),
-        table="\n".join(f"| {cell(name)} | {cell(value)} |" for name, value in rows.items()),
+        table="\n".join(f"| {_cell(name)} | {_cell(value)} |" for name, value in rows.items()),
     )
 
 
@@ -66,6 +66,12 @@ def usage_example(kind: str | None, mask: str, pairs: bool, sentences: bool, rem
     words = ', aggregation_strategy="simple"' if kind == "token-label" else ""
     task = TASKS.get(kind, "text-classification")
     return f'from transformers import pipeline\n\nmodel = pipeline("{task}", "FOLDER"{trust}{words})\nmodel({inputs})'
+
+
+def _cell(value: object) -> str:
+    """Escape a value for a cell of a Markdown table: one line, without links, HTML, code or further cells."""
+    line = "".join(character if character.isprintable() else " " for character in str(value))
+    return re.sub(r"[\\|`<&]|(?<=\])\(", r"\\\g<0>", " ".join(line.split()))
 
 
 def _training(run: Path, state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -24,7 +24,7 @@ class LinformerRobertaConfig(PretrainedConfig):
         activation_fn, pooler_activation_fn: activations of the layers and the LM head, and of classification heads.
         classifier_pooling: input of the head of a text classifier: the features of <s> ("cls") or their mean over the
             text ("mean").
-        gated_ffn, encoder_normalize_before, layernorm_embedding, layer_norm_eps: see the layer.
+        gated_ffn, encoder_normalize_before, layernorm_embedding, layer_norm_eps: as in ``EncoderLayer``.
         dropout, attention_dropout, activation_dropout, pooler_dropout: probabilities, at least 0 and below 1.
         initializer_range: standard deviation of new weights.
         score_scale: factor of the scores of a regression, by which training divided them.

@@ -15,9 +15,8 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from ..attention import get_attention
 from ..checkpoint import FIRST_POSITION, checkpoint_file, read_checkpoint, read_task_state
-from ..data.dictionaries import DICTIONARY_FILE
 from ..data.task_record import Task, has_pairs
-from ..data.tokenizer import JsonTokenizer, Tokenizer, load_tokenizer
+from ..data.tokenizer import Tokenizer, load_tokenizer
 from ..errors import check
 from ..files import staged_folder
 from ..finetune.prediction import record_of
@@ -34,7 +33,6 @@ from .tokenizer import word_starts, write_tokenizer
 
 WEIGHTS_FILE = "model.safetensors"
 CARD = "README.md"
-FAIRSEQ_FOLDER = "fairseq"  # subfolder with dict.txt and the subword model, for `linformer import`
 TOLERANCE = 1e-5  # of outputs, in float32
 WORD_STARTS = "words.begins"  # of models for token labels
 WORDS_REMARK = (
@@ -107,11 +105,6 @@ class Exported:
         return read_task_state(self.state.get("task_state"))["drawn_lm_head"]
 
     @property
-    def pairs(self) -> bool:
-        """True if it classifies pairs of texts."""
-        return self.record is not None and has_pairs(Path(self.hub.task.cfg.data))
-
-    @property
     def sentence_modules(self) -> dict[str, str]:
         """Files of sentence-transformers; none with a classifier."""
         return {} if self.record else read_task_state(self.state.get("task_state"))["sentence_modules"]
@@ -176,8 +169,8 @@ def export(checkpoint: Path, out: Path, data: Path | None = None) -> list[str]:
             write_code(folder)
         write_sentence_modules(exported.sentence_modules, folder)
         _check(exported, model_class, folder)
-        sentences = bool(exported.sentence_modules)
-        example = usage_example(exported.kind, mask, exported.pairs, sentences, not exported.is_stock)
+        pairs = exported.record is not None and has_pairs(Path(exported.hub.task.cfg.data))
+        example = usage_example(exported.kind, mask, pairs, bool(exported.sentence_modules), not exported.is_stock)
         card.write(model_card(checkpoint.parent, exported.state, exported.options, exported.kind, example, remarks))
     return remarks
 
@@ -259,9 +252,6 @@ def _write_tokenizer(exported: Exported, folder: Path) -> tuple[str, list[str]]:
         remarks.append(
             f"it was trained on head and tail of texts over {exported.longest} tokens; the tokenizer keeps their head"
         )
-    (folder / FAIRSEQ_FOLDER).mkdir()
-    exported.tokenizer.dictionary.save(str(folder / FAIRSEQ_FOLDER / DICTIONARY_FILE))
-    exported.tokenizer.save(folder / FAIRSEQ_FOLDER)
     mask = write_tokenizer(
         exported.tokenizer,
         folder,
@@ -270,7 +260,6 @@ def _write_tokenizer(exported: Exported, folder: Path) -> tuple[str, list[str]]:
         init_token=exported.record is None or cfg.init_token is not None,
         separator=exported.record is None or cfg.separator_token is not None,
         one_line=exported.record is not None,
-        files=None if isinstance(exported.tokenizer, JsonTokenizer) else folder / FAIRSEQ_FOLDER,
     )
     return mask, remarks
 

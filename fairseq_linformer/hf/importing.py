@@ -25,7 +25,7 @@ from ..model.roberta import LinformerRobertaModel
 from ..sentence_modules import encoder_folder, read_sentence_modules
 from ..training.untrained import masked_lm_dictionary, save_untrained, untrained_model
 from . import LinformerRobertaConfig
-from .exporting import FAIRSEQ_FOLDER, WEIGHTS_FILE
+from .exporting import WEIGHTS_FILE
 from .published import (
     ENCODER,
     HEAD,
@@ -37,7 +37,7 @@ from .published import (
     published_options,
     published_state,
 )
-from .tokenizer import CONFIG_FILE, FAIRSEQ_FILES, SAMPLE, SPECIAL, drop_line_normalizer
+from .tokenizer import CONFIG_FILE, FAIRSEQ_FILES, FAIRSEQ_FOLDER, SAMPLE, SPECIAL, drop_line_normalizer
 
 TOKEN_PARAMETERS = (f"{ENCODER}embed_tokens.weight", "encoder.lm_head.weight", "encoder.lm_head.bias")  # row per token
 DRAWN = "it has no LM head: a new one was drawn"
@@ -76,10 +76,6 @@ def import_folder(source: Path, out: Path) -> list[str]:
     return [*([DRAWN] if drawn else []), *remarks, *left_out]
 
 
-def _is_ours(config: PretrainedConfig) -> bool:
-    return isinstance(config, LinformerRobertaConfig)
-
-
 def _read_config(source: Path) -> PretrainedConfig:
     file = source / "config.json"
     content = read_json(file)
@@ -103,7 +99,7 @@ def _read_weights(source: Path) -> dict[str, Tensor]:
 
 
 def _options(config: PretrainedConfig) -> dict[str, Any]:
-    if _is_ours(config):
+    if isinstance(config, LinformerRobertaConfig):
         options = {name: value for name, value in config.to_dict().items() if name in OPTIONS and value is not None}
         for name in options.keys() & PER_LAYER.keys():
             options[name] = str(options[name]).replace(" ", "")
@@ -122,7 +118,7 @@ def _fairseq_state(
         config: configuration of the folder.
         order: for each of our ids the id in the folder; None if they are equal.
     """
-    if _is_ours(config):
+    if isinstance(config, LinformerRobertaConfig):
         if not any(name.startswith("linformer_roberta.") for name in weights):  # saved without a head
             weights = {f"linformer_roberta.{name}": tensor for name, tensor in weights.items()}
         names = fairseq_names(weights, OURS, HEAD_NAME)
@@ -150,7 +146,7 @@ def _complete(state: dict[str, Tensor], model: LinformerRobertaModel) -> tuple[d
             parameters[name] = parameters.get(source, tensor.detach())
             drawn = True
         else:
-            raise UserError(f"the folder's weights lack {name}, which its config.json asks for")
+            raise UserError(f"the folder's weights lack {name}, which its config.json requires")
     return parameters | {name: tensor for name, tensor in state.items() if name.startswith(HEAD)}, drawn
 
 
@@ -174,21 +170,17 @@ def _write_tokenizer(source: Path, folder: Path, config: PretrainedConfig) -> tu
     fits = ids == size if order is None else ids <= size <= 2 * len(order)
     check(f"{source}: vocab_size", size, fits, f"{ids}, the ids of its tokenizer as it was in training")
     pad = 1 if order is None else order[1]
-    pads = _is_ours(config) or PUBLISHED[config.model_type].after_padding  # for positions
-    check("pad_token_id", config.pad_token_id, config.pad_token_id == pad or not pads, f"{pad}, as in its tokenizer")
+    after_padding = isinstance(config, LinformerRobertaConfig) or PUBLISHED[config.model_type].after_padding
+    fits = config.pad_token_id == pad or not after_padding  # positions count from it
+    check("pad_token_id", config.pad_token_id, fits, f"{pad}, as in its tokenizer")
     return dictionary, order
 
 
 def _encoded_files(source: Path) -> dict[str, bytes]:
     """Return the files of the tokenizer in fairseq's format from its configuration, which transformers preserves."""
     file = source / CONFIG_FILE
-    if not file.is_file():
-        return {}
-    try:
-        encoded = json.loads(file.read_text(encoding="utf-8")).get(FAIRSEQ_FILES, {})
-        return {name: base64.b64decode(encoded[name], validate=True) for name in VOCABULARY_FILES if name in encoded}
-    except (ValueError, TypeError, AttributeError) as error:
-        raise UserError(f"{file}: {FAIRSEQ_FILES} cannot be read ({error})") from error
+    encoded = read_json(file).get(FAIRSEQ_FILES, {}) if file.is_file() else {}
+    return {name: base64.b64decode(encoded[name], validate=True) for name in VOCABULARY_FILES if name in encoded}
 
 
 def _convert_tokenizer(source: Path, folder: Path) -> list[int] | None:
@@ -232,10 +224,7 @@ def _write_gpt2(names: dict[int, str], merges: list[Any], folder: Path) -> None:
 def write_json_tokenizer(tokenizer: PreTrainedTokenizerBase, source: Path, folder: Path) -> list[int]:
     """Write tokenizer.json with fairseq's ids, special tokens 0 to 3 and last, and dict.txt.
 
-    Args:
-        tokenizer: with a backend of the library tokenizers.
-        source: folder of the tokenizer, for messages.
-        folder: to write into.
+    The tokenizer has a backend of the library tokenizers; `source` is its folder, for messages.
 
     Returns:
         For each new id the old one. Ids without a token are omitted.

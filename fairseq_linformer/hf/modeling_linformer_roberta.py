@@ -197,9 +197,8 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel, Encoder):
     ) -> bool:
         """Return True if hidden states are requested. Token types and the cache do not exist and are ignored.
 
-        Raises:
-            UserError: attention matrices, which most mechanisms do not compute, or masked heads are requested; on the
-                CPU also if positions are not consecutive from 0 or from RoBERTa's first position.
+        Attention matrices, which most mechanisms do not compute, and masked heads are rejected; on the CPU also
+        positions that are not consecutive from 0 or from RoBERTa's first position.
         """
         attentions = self.resolve_flag("output_attentions", output_attentions)
         check("output_attentions", attentions, not attentions, "false; linformer analyze shows what attention does")
@@ -240,10 +239,9 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel, Encoder):
         model_input = input_ids if inputs_embeds is None else inputs_embeds
         if model_input is None or (input_ids is not None and inputs_embeds is not None):
             raise ValueError("give input_ids or inputs_embeds, one of them")
-        embedded = inputs_embeds is not None
-        if model_input.dim() != 2 + embedded or model_input.shape[1] == 0:
-            name, allowed = ("inputs_embeds", "(B, n, d)") if embedded else ("input_ids", "(B, n)")
-            raise ValueError(f"{name} has the shape {tuple(model_input.shape)}, it must be {allowed}, n at least 1")
+        if model_input.dim() != (2 if inputs_embeds is None else 3) or model_input.shape[1] == 0:
+            allowed = "(B, n) for input_ids and (B, n, d) for inputs_embeds, n at least 1"
+            raise ValueError(f"the input has the shape {tuple(model_input.shape)}, it must be {allowed}")
         shape = model_input.shape[:2]
         check_length(shape[1], self.longest)
         if attention_mask is None:
@@ -258,7 +256,7 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel, Encoder):
         row = misplaced_padding(padding_mask)
         if row is not None:
             raise ValueError(
-                f"{source}: row {row} has padding before a token, or no token: padding must stand on the right "
+                f"{source}: row {row} has padding before a token, or no token: padding must be on the right "
                 "(tokenizer.padding_side='right')"
             )
         return padding_mask
@@ -364,7 +362,6 @@ class LinformerRobertaForMaskedLM(LinformerRobertaWithHead):
 
 
 def classification_head(config: LinformerRobertaConfig, classes: int) -> ClassificationHead:
-    """Build a classification head."""
     size, activation = config.encoder_embed_dim, ACTIVATIONS[config.pooler_activation_fn]
     dense, dropout = nn.Linear(size, size), nn.Dropout(config.pooler_dropout)
     return ClassificationHead(dense, activation, dropout, nn.Linear(size, classes))

@@ -8,7 +8,6 @@ import logging
 import tempfile
 import warnings
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from ..attention import get_attention
 from ..errors import UserError, check
 from .configuration_linformer_roberta import LinformerRobertaConfig
 
@@ -55,9 +53,18 @@ def export_onnx(model: PreTrainedModel, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)  # such as the folder onnx of sentence-transformers
     with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
         partial = Path(folder, path.name)  # the graph contains the name of the file of weights
-        with _named(model):
+        try:
             _write(model, partial)
             _compare(model, partial)
+        except OSError:
+            raise
+        except Exception as error:  # PyTorch's exporter and onnxruntime have no common error class
+            cause: BaseException = error
+            while cause.__cause__ is not None:  # the exporter's message names only the step that failed
+                cause = cause.__cause__
+            reason = next(iter(str(cause).strip().splitlines()), type(cause).__name__)
+            attention = getattr(model.config, "attention", "softmax")
+            raise UserError(f"a model with attention={attention} cannot be exported to ONNX: {reason}") from error
         data, partial_data = (file.with_name(f"{file.name}.data") for file in (path, partial))
         if partial_data.exists():
             path.unlink(missing_ok=True)  # better no graph than one with other weights
@@ -162,29 +169,3 @@ def _compare(model: PreTrainedModel, path: Path) -> None:
                 if not difference <= TOLERANCE * max(1.0, largest):
                     case = f"{rows} x {length} tokens{' with padding' * padded}"
                     raise UserError(f"for {case} onnxruntime's results differ from PyTorch's by up to {difference:.1e}")
-
-
-@contextlib.contextmanager
-def _named(model: PreTrainedModel) -> Iterator[None]:
-    """Name the model in errors. PyTorch's exporter and onnxruntime have no common error class."""
-    try:
-        yield
-    except OSError:
-        raise
-    except Exception as error:
-        cause: BaseException = error
-        while cause.__cause__ is not None:  # the exporter's message names only the step that failed
-            cause = cause.__cause__
-        reason = next(iter(str(cause).strip().splitlines()), type(cause).__name__)
-        raise UserError(f"{_described(model.config)} cannot be exported to ONNX: {reason}") from error
-
-
-def _described(config: PretrainedConfig) -> str:
-    """Describe the options that determine the graph."""
-    if not isinstance(config, LinformerRobertaConfig):
-        return f"model_type={config.model_type}"
-    mechanism = get_attention(config.attention)
-    names = ["attention", *(option.name for option in fields(mechanism.Options) if hasattr(config, option.name))]
-    if mechanism.USES_PROJECTION:
-        names += ["projection", "sharing", "adaptive_length"]
-    return ", ".join(f"{name}={value}" for name in names if (value := getattr(config, name)) not in (None, False))

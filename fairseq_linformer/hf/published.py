@@ -35,9 +35,7 @@ def _bert_encoder(prefix: str) -> tuple[tuple[str, str], ...]:
         (rf"{prefix}\.embeddings\.word_embeddings\.(.*)", rf"{ENCODER}embed_tokens.\1"),
         (rf"{prefix}\.embeddings\.position_embeddings\.(.*)", rf"{ENCODER}embed_positions.\1"),
         (rf"{prefix}\.embeddings\.LayerNorm\.(.*)", rf"{ENCODER}layernorm_embedding.\1"),
-        (layer + r"attention\.self\.query\.(.*)", rf"{our_layer}self_attn.q_proj.\2"),
-        (layer + r"attention\.self\.key\.(.*)", rf"{our_layer}self_attn.k_proj.\2"),
-        (layer + r"attention\.self\.value\.(.*)", rf"{our_layer}self_attn.v_proj.\2"),
+        (layer + r"attention\.self\.([qkv])\w+\.(.*)", rf"{our_layer}self_attn.\2_proj.\3"),  # query, key, value
         (layer + r"attention\.output\.dense\.(.*)", rf"{our_layer}self_attn.out_proj.\2"),
         (layer + r"attention\.output\.LayerNorm\.(.*)", rf"{our_layer}self_attn_layer_norm.\2"),
         (layer + r"intermediate\.dense\.(.*)", rf"{our_layer}fc1.\2"),
@@ -82,8 +80,8 @@ STOCK_OPTIONS = {
 }
 STOCK_CONSTANTS = {"pad_token_id": 1, "hidden_act": "gelu"}  # of exports as RoBERTa
 PAIRS_REMARK = (
-    "its classifier knows a second text by token type 1, which is left out: as a cross-encoder, of pairs, it gives "
-    "other scores until it is fine-tuned; of single texts the same"
+    "its classifier marks a second text by token type 1, which is left out: scores of pairs differ until it is "
+    "fine-tuned; scores of single texts are the same"
 )
 HEAD_NAME = "sentence_classification_head"  # of fairseq's tasks
 
@@ -151,26 +149,16 @@ def fairseq_names(names: Iterable[str], patterns: Sequence[tuple[str, str]], hea
 
 
 def check_published(content: Mapping[str, Any], file: str) -> None:
-    """Reject models that are not encoders of the supported types, by their config.json.
-
-    Raises:
-        UserError: an option has a value that is not supported.
-    """
+    """Reject models that are not encoders of the supported types, by their config.json."""
     family = content.get("model_type")
     check(f"{file}: model_type", family, family in PUBLISHED, f"one of linformer_roberta, {', '.join(PUBLISHED)}")
-    embedding, pruned = content.get("position_embedding_type", "absolute"), content.get("pruned_heads")
+    embedding, is_decoder = content.get("position_embedding_type", "absolute"), content.get("is_decoder")
     check(f"{file}: position_embedding_type", embedding, embedding == "absolute", "absolute")
-    check(f"{file}: pruned_heads", pruned, not pruned, "empty")
-    for name in ("is_decoder", "add_cross_attention"):
-        check(f"{file}: {name}", content.get(name), not content.get(name), "false: only encoders can be imported")
+    check(f"{file}: is_decoder", is_decoder, not is_decoder, "false: only encoders can be imported")
 
 
 def published_options(config: PretrainedConfig) -> dict[str, Any]:
-    """Return the options of our model for a configuration of transformers.
-
-    Raises:
-        UserError: the activation is not supported.
-    """
+    """Return the options of our model for a configuration of transformers."""
     spec = PUBLISHED[config.model_type]
     activation = getattr(config, spec.activation)
     check(spec.activation, activation, activation in spec.activations, f"one of {', '.join(spec.activations)}")
@@ -196,8 +184,7 @@ def published_state(weights: Mapping[str, Tensor], config: PretrainedConfig) -> 
     """
     spec = PUBLISHED[config.model_type]
     # Google's first BERT models have TensorFlow's names of gains and biases of norms.
-    renamed = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
-    for old, new in renamed:
+    for old, new in (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")):
         weights = {name.replace(old, new): tensor for name, tensor in weights.items()}
     if not any(name.startswith(spec.prefix) for name in weights):
         weights = {spec.prefix + name: tensor for name, tensor in weights.items()}

@@ -22,6 +22,7 @@ from sentencepiece import SentencePieceProcessor
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 from transformers.convert_slow_tokenizer import import_protobuf
 
+from ..data.dictionaries import DICTIONARY_FILE
 from ..data.prepare.examples import WHITESPACE, Example, encode_words
 from ..data.tokenizer import (
     ENCODER_FILE,
@@ -37,6 +38,7 @@ from ..errors import UserError, check
 from .normalizer import SPACE, build_normalizer
 
 CONFIG_FILE = "tokenizer_config.json"
+FAIRSEQ_FOLDER = "fairseq"  # subfolder with dict.txt and the subword model, for `linformer import`
 FAIRSEQ_FILES = "fairseq_files"  # entry of that file, which transformers preserves: names and base64
 
 _CONFIG: dict[str, Any] = {
@@ -49,6 +51,7 @@ _BOS, _PAD, _EOS, _UNK, _MASK = "<s>", "<pad>", "</s>", "<unk>", "<mask>"
 SPECIAL = (_BOS, _PAD, _EOS, _UNK)  # ids 0 to 3
 _UNIGRAM, _BPE = 1, 2  # of sentencepiece_model.proto: types of models, and of pieces
 _NORMAL, _USER_DEFINED, _BYTE = 1, 4, 6
+_LINE_BREAKS = f"[{''.join(filter(WHITESPACE.match, WHITE_SPACE))}]+"
 _HAIR_SPACE = "\u200a"  # removed from texts by all rules of sentencepiece
 
 # Texts that distinguish tokenizers: white space, unknown characters, normalization, the empty text.
@@ -82,9 +85,8 @@ def write_tokenizer(
     init_token: bool = True,
     separator: bool = True,
     one_line: bool = False,
-    files: Path | None = None,
 ) -> str:
-    """Write tokenizer.json and tokenizer_config.json, and compare their ids with those of `tokenizer`.
+    """Write a tokenizer in the formats of transformers and fairseq, and compare the ids.
 
     Sequences are ``<s> A </s>``, and ``<s> A </s> </s> B </s>`` for pairs, as in fairseq's ``sentence_prediction``.
     Symbols of the dictionary that are no pieces, such as madeupword0000, keep their ids; their names get a leading
@@ -98,10 +100,9 @@ def write_tokenizer(
         init_token: True if sequences begin with <s>.
         separator: True if another </s> precedes the second text.
         one_line: True if all white space becomes spaces, as in labelled texts.
-        files: folder of the tokenizer in fairseq's format, to include in tokenizer_config.json.
 
     Returns:
-        The name of <mask> in these files.
+        The name of <mask> in transformers.
 
     Raises:
         UserError: this format cannot reproduce the ids.
@@ -109,7 +110,7 @@ def write_tokenizer(
     exported = build_tokenizer(tokenizer)
     if one_line:
         # Like WHITESPACE but without stripping, because the parts of a text around <mask> have ends, too.
-        steps = [normalizers.Replace(Regex(_line_white_space()), " ")]
+        steps = [normalizers.Replace(Regex(_LINE_BREAKS), " ")]
         exported.normalizer = normalizers.Sequence([*steps, exported.normalizer] if exported.normalizer else steps)
         _check_equal(tokenizer, exported, SAMPLE, [WHITESPACE.sub(" ", line) for line in SAMPLE])
     last = exported.get_vocab_size() - 1
@@ -128,7 +129,11 @@ def write_tokenizer(
     names = {"bos": bos, "cls": bos, "pad": pad, "eos": eos, "sep": eos, "unk": unk, "mask": mask}
     config = _CONFIG | {"model_max_length": max_length, "truncation_side": truncation_side}
     config |= {f"{name}_token": symbol for name, symbol in names.items()}
-    if files is not None:
+    (folder / FAIRSEQ_FOLDER).mkdir()
+    tokenizer.dictionary.save(str(folder / FAIRSEQ_FOLDER / DICTIONARY_FILE))
+    tokenizer.save(folder / FAIRSEQ_FOLDER)
+    if not isinstance(tokenizer, JsonTokenizer):
+        files = folder / FAIRSEQ_FOLDER
         encoded = {file.name: base64.b64encode(file.read_bytes()).decode() for file in sorted(files.iterdir())}
         config[FAIRSEQ_FILES] = encoded
     (folder / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
@@ -158,14 +163,10 @@ def build_tokenizer(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
 def drop_line_normalizer(content: dict[str, Any]) -> dict[str, Any]:
     """Return the content of a tokenizer.json without the normalizer that ``one_line`` adds."""
     steps = (content["normalizer"] or {}).get("normalizers") or [{}]
-    if steps[0].get("pattern") != {"Regex": _line_white_space()}:
+    if steps[0].get("pattern") != {"Regex": _LINE_BREAKS}:
         return content
     remaining = {"type": "Sequence", "normalizers": steps[1:]} if len(steps) > 2 else next(iter(steps[1:]), None)
     return content | {"normalizer": remaining}
-
-
-def _line_white_space() -> str:
-    return f"[{''.join(filter(WHITESPACE.match, WHITE_SPACE))}]+"
 
 
 def word_starts(tokenizer: Tokenizer, folder: Path) -> np.ndarray | None:

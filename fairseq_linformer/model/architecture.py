@@ -81,11 +81,7 @@ def projection_defaults(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def per_layer_lists(options: Mapping[str, Any]) -> dict[str, list[int]]:
-    """Return the values per layer of each option that may differ per layer and is not None.
-
-    Raises:
-        UserError: ``spread_over_layers`` rejects a value.
-    """
+    """Return the values per layer of each option that may differ per layer and is not None."""
     return {
         name: spread_over_layers(name, options[name], options["encoder_layers"], multiple)
         for name, multiple in PER_LAYER.items()
@@ -96,9 +92,7 @@ def per_layer_lists(options: Mapping[str, Any]) -> dict[str, list[int]]:
 def layers_to_keep(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the number of layers after pruning, and the lists of the options that may differ per layer.
 
-    Raises:
-        UserError: ``encoder_layers_to_keep`` is no list of layers, omits a layer that the others need, or changes the
-            type of a layer, which depends on its index.
+    Pruning must keep a layer that others need, and the type of each layer, which may depend on its index.
     """
     layers, pruning, lists = options["encoder_layers"], options["encoder_layers_to_keep"], per_layer_lists(options)
     remaining = _remaining_layers(pruning, layers) if pruning else range(layers)

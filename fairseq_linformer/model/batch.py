@@ -52,17 +52,10 @@ def check_length(length: int, longest: int) -> None:
 
 
 def check_tokens(tokens: Tensor, padding_mask: Tensor, vocabulary: int, longest: int) -> None:
-    """Reject a batch that cannot be encoded.
+    """Reject token ids (B, n) with n above `longest`.
 
-    Args:
-        tokens: token ids, (B, n).
-        padding_mask: (B, n), True where padded.
-        vocabulary: number of ids.
-        longest: maximum of n.
-
-    Raises:
-        UserError: n exceeds `longest`; on the CPU also if an id is not in the vocabulary or padding precedes a token
-            (tests that would synchronize with a GPU).
+    On the CPU also reject ids from `vocabulary` on, and padding before a token: these tests would synchronize with a
+    GPU. The padding mask (B, n) is True where padded.
     """
     check_length(tokens.size(1), longest)
     if tokens.device.type != "cpu" or torch.compiler.is_compiling():

@@ -32,10 +32,8 @@ def translate_flags(options: dict[str, Any]) -> dict[str, Any]:
     """Translate the example's flags into changes of options; the flags themselves become None.
 
     ``compressed`` is n / k. ``shared_layer_kv_compressed`` is sharing=layerwise and has priority over
-    ``shared_kv_compressed``, sharing=key-value; both 0 are headwise. ``freeze_compress`` is freeze_projection.
-
-    Raises:
-        UserError: a flag has an invalid value, or contradicts the option that it translates to.
+    ``shared_kv_compressed``, sharing=key-value; both 0 are headwise. ``freeze_compress`` is freeze_projection. A flag
+    that contradicts the option that it translates to is rejected.
     """
     changes: dict[str, Any] = {}
     ratio, n = options["compressed"], options["max_positions"]
@@ -58,7 +56,7 @@ def translate_flags(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def rename_parameters(state: dict[str, Tensor]) -> None:
-    """Rename the parameters of a checkpoint to our names, in place; our own checkpoints stay unchanged.
+    """Rename the parameters of a checkpoint to our names, in place; checkpoints with our names stay unchanged.
 
     In the example ``compress_k`` is E, and ``compress_v`` is F, which is absent where F is E. The bias of its shared
     layer is unused. In fairseq's RoBERTa of 2019 ``in_proj`` concatenates queries, keys and values. ``version`` is

@@ -39,7 +39,7 @@ class AttentionOptions(FairseqDataclass):
     attention: ATTENTION_CHOICES = option("linformer", "attention mechanism of every layer")  # type: ignore[valid-type]
     projection: PROJECTION_CHOICES = option("linear", "how Linformer projects keys and values along the sequence")  # type: ignore[valid-type]
     projection_init: Optional[INITIALISATION_CHOICES] = option(  # type: ignore[valid-type]
-        None, "how E and F start (default: segment-mean; johnson-lindenstrauss for projection=random)"
+        None, "initial values of E and F (default: segment-mean; johnson-lindenstrauss for projection=random)"
     )
     projection_multiplier: Optional[float] = option(
         None, "c of E = c W, where W is trained: Adam moves E by c times the learning rate (default: d / 4n, at most 1)"
@@ -50,10 +50,10 @@ class AttentionOptions(FairseqDataclass):
         per_layer=True,
     )
     adaptive_length: bool = option(
-        False, "a text of any length gets k rows, or its own length if that is less; else k l / n rows for l tokens"
+        False, "a text of any length has k projected keys, or as many as tokens if these are fewer; else k l / n for l"
     )
     sharing: Optional[SHARING_CHOICES] = option(  # type: ignore[valid-type]
-        None, "which of E and F are one and the same (default: headwise; key-value for pooling)"
+        None, "matrices that are the same among E and F (default: headwise; key-value for pooling)"
     )
     freeze_projection: bool = option(False, "do not train E and F")
     value_residual: bool = option(
@@ -63,11 +63,11 @@ class AttentionOptions(FairseqDataclass):
         0, "width (odd) of a depthwise convolution over the sequence beside every attention; 0: none"
     )
     positions: POSITION_CHOICES = option(  # type: ignore[valid-type]
-        "learned", "how attention knows where tokens stand: an embedding of each position, rotary or ALiBi"
+        "learned", "encoding of positions: an embedding of each position, or in attention rotary or ALiBi"
     )
     rotary_base: float = option(10_000.0, "positions=rotary: wave lengths go from 2 pi to about 2 pi times this")
     rotary_share: float = option(
-        1.0, "positions=rotary: share of a head's dimensions that turn, an even number of them; the others see content"
+        1.0, "positions=rotary: share of a head's dimensions that are rotated, an even number of dimensions"
     )
     max_positions: Optional[int] = option(None, "n: longest sequence, E and F's width (default: the task's length)")
 
@@ -153,7 +153,7 @@ def _typed(cfg: Any) -> dict[str, Any]:
 
 def _longest_sequence(max_positions: int | None, task_length: int | None) -> int:
     if max_positions is None and task_length is None:
-        raise UserError("max_positions is missing: the task names no longest sequence, so the model must")
+        raise UserError("max_positions is missing: set it, as the task has no longest sequence")
     if max_positions is not None and task_length is not None and max_positions < task_length:
         raise UserError(f"max_positions={max_positions} is below the task's longest sequence, {task_length}")
     return cast(int, task_length if max_positions is None else max_positions)

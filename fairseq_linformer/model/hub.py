@@ -53,12 +53,8 @@ class HubInterface(RobertaHubInterface):
         return super(HubInterface, by_piece).fill_mask(masked_input, topk)
 
 
-class FromCheckpoints(RobertaModel):
+class PretrainedRoberta(RobertaModel):
     """fairseq's RobertaModel, with loading of checkpoints of other implementations."""
-
-    @classmethod
-    def hub_models(cls) -> dict[str, str]:
-        return {}
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         rename_parameters(state_dict)
@@ -126,7 +122,7 @@ class FromCheckpoints(RobertaModel):
             models, cfg, task = load_model_ensemble_and_task([str(checkpoint)], state=state)
         except OmegaConfBaseException as error:
             reason = str(error).partition("\n")[0]
-            raise UserError(f"{checkpoint}: its configuration is not understood here ({reason})") from error
+            raise UserError(f"{checkpoint}: its configuration cannot be read ({reason})") from error
         hub = HubInterface(cfg, task, models[0])
         if isinstance(hub.bpe, SentencepieceBPE):
             hub.bpe = SentencePieceEncoder(cfg.bpe)
@@ -134,23 +130,11 @@ class FromCheckpoints(RobertaModel):
 
     @classmethod
     def load(cls, checkpoint: Path, data: Path | None = None) -> HubInterface:
-        """Load a checkpoint as ``from_pretrained`` does, with an optional folder of data.
-
-        Raises:
-            FileNotFoundError: the checkpoint, the folder, or a file in it is missing.
-            UserError: the checkpoint cannot be read, or does not fit the folder; the message names both.
-        """
-        if data is None:
-            return cls.from_pretrained(str(checkpoint.parent), checkpoint.name)
-        if not data.is_dir():
-            raise FileNotFoundError(f"there is no folder {data}")
-        try:
-            return cls.from_pretrained(str(checkpoint.parent), checkpoint.name, str(data))
-        except ValueError as error:
-            raise UserError(f"{checkpoint} with the data in {data}: {error}") from error
+        """Load the file of a checkpoint as ``from_pretrained`` does, with an optional folder of data."""
+        return cls.from_pretrained(str(checkpoint.parent), checkpoint.name, None if data is None else str(data))
 
     @classmethod
-    def of_checkpoint(cls, state: dict[str, Any], dictionary: Dictionary) -> "FromCheckpoints":
+    def of_checkpoint(cls, state: dict[str, Any], dictionary: Dictionary) -> "PretrainedRoberta":
         """Build the model of a checkpoint, without its classification heads.
 
         Args:
@@ -180,19 +164,15 @@ class FromCheckpoints(RobertaModel):
         """Convert the configuration of a RoBERTa checkpoint to ours, in place."""
         registered = ARCH_MODEL_REGISTRY.get(cfg.model._name, type(None))
         if not issubclass(registered, RobertaModel):
-            raise UserError(f"the checkpoint holds a model of architecture {cfg.model._name}, which is no RoBERTa")
+            raise UserError(f"the checkpoint has a model of architecture {cfg.model._name}, which is no RoBERTa")
         if cfg.task._name not in TASK_REGISTRY:
-            raise UserError(f"the checkpoint is of the task {cfg.task._name}, which fairseq does not know here")
+            raise UserError(f"the checkpoint is of the task {cfg.task._name}, which is not registered with fairseq")
         if registered is not cls:
             cfg.model._name, cfg.model.attention = "linformer_roberta", "softmax"
 
 
 def _override(cfg: DictConfig, subword_model: dict[str, str], overrides: dict[str, Any]) -> None:
-    """Override options of a checkpoint's configuration in place.
-
-    Raises:
-        UserError: an override's name is not in the configuration.
-    """
+    """Override options of a checkpoint's configuration in place; reject names that it does not have."""
     with open_dict(cfg):
         cfg.bpe = None  # otherwise fairseq keeps the checkpoint's bpe and changes only its options
     overwrite_args_by_name(cfg, subword_model)
@@ -208,7 +188,7 @@ def _override(cfg: DictConfig, subword_model: dict[str, str], overrides: dict[st
 
 
 def architecture_options(config: ResolvedConfig) -> dict[str, Any]:
-    """Return the options from which a model is built, without those of training (``recipe``).
+    """Return the options from which a model is built, without those of training (``training_only``).
 
     They include ``attention_dropout=0`` for a mechanism without attention weights.
     """

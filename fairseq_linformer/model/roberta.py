@@ -1,7 +1,6 @@
 """The registered model and its architectures: fairseq's RoBERTa around our sentence encoder."""
 
 from argparse import ArgumentParser
-from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -19,24 +18,11 @@ from .architecture import ARCHITECTURES, fill_in
 from .batch import mean_over_text
 from .config import LinformerRobertaConfig, ResolvedConfig, resolve_config
 from .encoder import SentenceEncoder
-from .hub import FromCheckpoints
+from .hub import PretrainedRoberta
 from .lm_head import sum_of_losses
 
 # fairseq's param_group for optimizers: of the matrices of linear maps in the layers, and of token embeddings.
 IN_LAYERS, EMBEDDINGS = "in layers", "embeddings"
-
-
-def compile_each(layers: Iterable[nn.Module]) -> None:
-    """Compile layers, in place; the names of their parameters stay.
-
-    The first length has a graph with static shapes, which is fastest; all other lengths share one with dynamic shapes.
-    Padding, evaluation, and layers with different options add graphs.
-    """
-    import torch._dynamo
-
-    torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
-    for layer in layers:
-        layer.compile()
 
 
 class LinformerRobertaEncoder(RobertaEncoder):
@@ -48,7 +34,13 @@ class LinformerRobertaEncoder(RobertaEncoder):
             positions = PositionalEmbedding(args.max_positions, args.encoder_embed_dim, dictionary.pad(), learned=True)
         encoder = SentenceEncoder(args, embed_tokens, positions, args.checkpoint_activations, args.offload_activations)
         if args.compile_layers:
-            compile_each(encoder.layers)
+            import torch._dynamo
+
+            # The first length has a graph with static shapes, which is fastest; all other lengths share one with
+            # dynamic shapes. Padding, evaluation, and layers with different options add graphs.
+            torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
+            for layer in encoder.layers:
+                layer.compile()
         if args.flex_attention:
             use_flex(encoder.layers)
         if args.encoder_layerdrop > 0:
@@ -94,7 +86,7 @@ class LinformerRobertaEncoder(RobertaEncoder):
 
 
 @register_model("linformer_roberta", dataclass=LinformerRobertaConfig)
-class LinformerRobertaModel(FromCheckpoints):
+class LinformerRobertaModel(PretrainedRoberta):
     """Masked language model and classifier with any attention of the registry.
 
     Only the sentence encoder and the configuration differ from fairseq's ``RobertaModel``; LM head, classification
@@ -137,11 +129,7 @@ class LinformerRobertaModel(FromCheckpoints):
 
     @classmethod
     def build_model(cls, cfg: Any, task: FairseqTask) -> "LinformerRobertaModel":
-        """Build the model.
-
-        Raises:
-            UserError: ``resolve_config`` rejects an option.
-        """
+        """Build the model of a configuration that ``resolve_config`` completes and validates."""
         return cls.of_config(resolve_config(cfg, task.max_positions()), task.source_dictionary)
 
     @classmethod

@@ -30,7 +30,7 @@ class RobertaOptions(FairseqDataclass):
     activation_fn: ACTIVATION_CHOICES = option("gelu", "activation of the feed-forward network and the LM head")  # type: ignore[valid-type]
     pooler_activation_fn: ACTIVATION_CHOICES = option("tanh", "activation of the classification head")  # type: ignore[valid-type]
     classifier_pooling: POOLING_CHOICES = option(  # type: ignore[valid-type]
-        "cls", "what a classification head reads: the features of <s>, or their mean over the text's positions"
+        "cls", "input of a classification head: the features of <s>, or their mean over the text's positions"
     )
     gated_ffn: bool = option(
         False, "feed-forward network act(x U) * (x V) times W without biases (GeGLU) instead of act(x U + b) W + c"
@@ -48,7 +48,7 @@ class RobertaOptions(FairseqDataclass):
         0.0, "probability of skipping a layer in training (Fan et al. 2019)", training_only=True
     )
     encoder_layers_to_keep: Optional[str] = option(None, "layers to keep when pruning, comma-separated: 0,2,4")
-    untie_weights_roberta: bool = option(False, "give the LM head a weight matrix of its own")
+    untie_weights_roberta: bool = option(False, "separate weight matrix for the LM head")
     load_checkpoint_heads: bool = option(
         False, "(re-)register and load classification heads of checkpoints", training_only=True
     )
@@ -60,21 +60,17 @@ class RobertaOptions(FairseqDataclass):
         False, "move checkpointed activations to the CPU; needs checkpoint_activations", training_only=True
     )
     compile_layers: bool = option(
-        False, "run layers through torch.compile, which fuses what is not a matrix product", training_only=True
+        False, "run layers through torch.compile, which fuses operations other than matrix products", training_only=True
     )
     flex_attention: bool = option(
         False,
-        "on a GPU: windows of linformer and longformer, and what they fetch, by kernels that copy nothing",
+        "on a GPU: compute windows of linformer and longformer, and selected segments, by kernels without copies",
         training_only=True,
     )
 
 
 def validate_training(config: Any) -> None:
-    """Check the options that only fairseq's model has.
-
-    Raises:
-        UserError: an option is invalid; the message names it, its value and the allowed values.
-    """
+    """Check the options that only fairseq's model has."""
     check_probability("encoder_layerdrop", config.encoder_layerdrop)
     recomputes, compiles = config.checkpoint_activations, config.compile_layers
     allowed = "false together with checkpoint_activations=true: the recomputation would draw other dropout masks"
