@@ -1,11 +1,12 @@
 """Checkpoints of small models with random weights, pretrained or fine-tuned, and what the export made of them."""
 
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
 import torch
 from fairseq.dataclass.configs import FairseqConfig
-from omegaconf import OmegaConf, open_dict
+from omegaconf import OmegaConf
 
 from fairseq_linformer.attention import ATTENTIONS
 from fairseq_linformer.data.dictionaries import DICTIONARY_FILE
@@ -45,14 +46,13 @@ PROJECTIONS = [
     {"sharing": "none", "projection_multiplier": 0.1, "adaptive_length": True, "projected_length": "3,6"},
     {"sharing": "headwise", "freeze_projection": True},
     {"sharing": "layerwise", "projection": "random"},
-    {"sharing": "key-value", "projection": "conv"},
+    {"sharing": "key-value", "projection": "conv", "local_conv": 3, "encoder_normalize_before": True},
     {"projection": "mean-pool", "adaptive_length": True},
-    {"projection": "max-pool"},
+    {"projection": "max-pool", "gated_ffn": True, "activation_fn": "gelu_accurate"},
     {"projection": "attention-pool"},
 ]
 FETCH = {"linformer_window": 4, "linformer_block": 2, "linformer_sinks": 1, "linformer_fetch": 2}
 LAYERS = [
-    {"local_conv": 3, "encoder_normalize_before": True, "gated_ffn": True, "activation_fn": "gelu_accurate"},
     {"sharing": "layerwise", "untie_weights_roberta": True, "layernorm_embedding": False},
     {"attention": "softmax", "value_residual": True, "activation_fn": "relu"},
     {"attention": "softmax", "untie_weights_roberta": True},
@@ -102,18 +102,25 @@ def _names(labels):
     return (labels,) if isinstance(labels, str) else labels
 
 
+@cache
+def _defaults() -> dict:
+    """The default configuration of fairseq, which takes long to make."""
+    return OmegaConf.to_container(OmegaConf.structured(FairseqConfig), resolve=True, enum_to_str=True)
+
+
 def _write(folder, vocabulary, task, name, options, classes=0) -> Path:
     """The checkpoint's file; weights are larger than at the start of a training, so that attention is not uniform."""
     dictionary = load_tokenizer(vocabulary).dictionary
     dictionary.add_symbol("<mask>")
-    cfg = OmegaConf.structured(FairseqConfig)
-    with open_dict(cfg):
-        cfg.task = {**OmegaConf.to_container(OmegaConf.structured(task)), "_name": name}
-        cfg.model = {"_name": "linformer_roberta", **SIZES, "max_positions": N, **options}
-        cfg.criterion = {"_name": "masked_lm", "tpu": False, "classification_head_name": HEAD}
+    cfg = {
+        **_defaults(),
+        "task": {**OmegaConf.to_container(OmegaConf.structured(task), enum_to_str=True), "_name": name},
+    }
+    cfg["model"] = {"_name": "linformer_roberta", **SIZES, "max_positions": N, **options}
+    cfg["criterion"] = {"_name": "masked_lm", "tpu": False, "classification_head_name": HEAD}
     torch.manual_seed(0)
     owner = SimpleNamespace(source_dictionary=dictionary, max_positions=lambda: N)
-    model = LinformerRobertaModel.build_model(cfg.model, owner)
+    model = LinformerRobertaModel.build_model(OmegaConf.create(cfg["model"]), owner)
     if classes:
         model.register_classification_head(HEAD, num_classes=classes)
     with torch.no_grad():
@@ -124,7 +131,7 @@ def _write(folder, vocabulary, task, name, options, classes=0) -> Path:
     folder.mkdir(parents=True)
     state = {
         "args": None,
-        "cfg": OmegaConf.to_container(cfg, resolve=True, enum_to_str=True),
+        "cfg": OmegaConf.to_container(OmegaConf.create(cfg), resolve=True),
         "model": model.state_dict(),
         "optimizer_history": [history],
         "extra_state": {"train_iterator": {"epoch": 1}, "val_loss": 3.0, "best": 3.0},

@@ -1,4 +1,4 @@
-"""Exported folders beside fairseq: logits, names, the way back, and what a fine-tuned model carries with it."""
+"""Exported folders compared with fairseq: logits, names, import, and heads of fine-tuned models."""
 
 import copy
 import json
@@ -16,7 +16,6 @@ from transformers import (
     AutoConfig,
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
 )
 
 from fairseq_linformer import hf
@@ -29,7 +28,6 @@ from fairseq_linformer.hf.importing import DRAWN, import_folder
 from tests.helpers import ROOT
 from tests.helpers.checkpoints import assert_same_weights
 from tests.helpers.exports import (
-    HEAD,
     MECHANISMS,
     SIZES,
     VARIANTS,
@@ -50,7 +48,7 @@ def title(options):
 def is_superseded(number, options):
     """Return True if a later variant of the same mechanism sets the same options, and maybe more."""
     later = MECHANISMS[number + 1 :]
-    return any(options["attention"] == own["attention"] and options.keys() <= own.keys() for own in later)
+    return any(options["attention"] == other["attention"] and options.keys() <= other.keys() for other in later)
 
 
 SUPERSEDED = [options for number, options in enumerate(MECHANISMS) if is_superseded(number, options)]
@@ -58,33 +56,16 @@ SUPERSEDED = [options for number, options in enumerate(MECHANISMS) if is_superse
 
 @pytest.mark.parametrize(
     "options",
-    [pytest.param(own, marks=[pytest.mark.exhaustive] * (own in SUPERSEDED), id=title(own)) for own in VARIANTS],
+    [pytest.param(case, marks=[pytest.mark.exhaustive] * (case in SUPERSEDED), id=title(case)) for case in VARIANTS],
 )
 def test_weights_come_back_bit_for_bit(options, vocabulary, tmp_path):
     """The export itself compares logits with fairseq's."""
     checkpoint = write_pretrained(tmp_path / "run", vocabulary, **options)
     export(checkpoint, tmp_path / "out")
     is_stock = options.get("attention") == "softmax" and not options.keys() & {"value_residual", "positions"}
-    model, report = exporting._KINDS[None][is_stock].from_pretrained(tmp_path / "out", output_loading_info=True)
-    assert not any(report.values())
     assert bool(list((tmp_path / "out").glob("*.py"))) != is_stock
-    model.save_pretrained(tmp_path / "again")  # as transformers stores it
-    (tmp_path / "out" / "fairseq").rename(tmp_path / "again" / "fairseq")
-    import_folder(tmp_path / "again", tmp_path / "back")
+    import_folder(tmp_path / "out", tmp_path / "back")
     assert_same_weights(checkpoint, tmp_path / "back" / UNTRAINED)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("attention", ["linformer", "softmax"])
-def test_logits_at_every_length(attention, vocabulary, tmp_path):
-    checkpoint = write_pretrained(tmp_path / "run", vocabulary, attention=attention)
-    export(checkpoint, tmp_path / "out")
-    hub, model = hub_of(checkpoint), AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval()
-    for tokens in (rows(), rows()[:1, :1], rows()[:1, :7]):
-        expected, real = hub.model(tokens)[0], tokens.ne(1)
-        for mask in (real.long(), None) if attention == "linformer" else (real.long(),):
-            found = model(tokens, attention_mask=mask).logits
-            torch.testing.assert_close(found[real], expected[real], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -98,28 +79,20 @@ def test_logits_at_every_length(attention, vocabulary, tmp_path):
     ],
 )
 def test_fine_tuned_model_keeps_its_head_labels_and_length(kind, pooling, attention, vocabulary, tmp_path):
+    """The export itself compares logits with fairseq's."""
     scale = 5.0 if kind == "regression" else 1.0
     options = {"attention": attention, "classifier_pooling": pooling}
     checkpoint = write_fine_tuned(tmp_path / "run", vocabulary, kind, scale=scale, options=options, truncate_to=9)
     assert export(checkpoint, tmp_path / "out") == [exporting.WORDS_REMARK] * (kind == "token-label")
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config.get("problem_type") == exporting._KINDS[kind].problem_type
-    assert ("sentence_transformers" in config) == (kind == "regression"), "whose CrossEncoder would bend scores"
+    assert ("sentence_transformers" in config) == (kind == "regression"), "CrossEncoder would apply a sigmoid"
     assert json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())["model_max_length"] == 9
-    predictor = Predictor(checkpoint)
-    assert tuple(config["id2label"].values()) == (predictor.labels or ("score",))
-    model = exporting._KINDS[kind][(attention, pooling, scale) == ("softmax", "cls", 1.0)].from_pretrained(
-        tmp_path / "out"
-    )
-    with torch.no_grad():
-        found = model.eval()(rows(), attention_mask=rows().ne(1).long()).logits
-        expected = hub_of(checkpoint).model(rows(), classification_head_name=HEAD)[0] * scale
-    real = model.words.begins[rows()] & rows().ne(1) if kind == "token-label" else slice(None)
-    torch.testing.assert_close(found[real], expected[real], rtol=1e-5, atol=1e-5)
+    assert tuple(config["id2label"].values()) == (Predictor(checkpoint).labels or ("score",))
     assert import_folder(tmp_path / "out", tmp_path / "back") == []
     assert_same_weights(checkpoint, tmp_path / "back" / UNTRAINED)
     if kind == "multi-label":  # transformers saves a classifier without the LM head
-        model.save_pretrained(tmp_path / "again")
+        exporting._KINDS[kind].model.from_pretrained(tmp_path / "out").save_pretrained(tmp_path / "again")
         (tmp_path / "out" / "fairseq").rename(tmp_path / "again" / "fairseq")
         assert import_folder(tmp_path / "again", tmp_path / "drawn") == [DRAWN]
         assert_same_weights(checkpoint, tmp_path / "drawn" / UNTRAINED, but="lm_head.d")
@@ -129,11 +102,11 @@ SMALL = {"vocab_size": 40, "encoder_layers": 2, "encoder_embed_dim": 16, "encode
 SMALL |= {"encoder_attention_heads": 4, "max_positions": N, "projected_length": 5}
 
 
-DRAWN_CASES = [*(own for own in VARIANTS if own not in SUPERSEDED), {"attention": "rfa", "value_residual": True}]
+DRAWN_CASES = [*(case for case in VARIANTS if case not in SUPERSEDED), {"attention": "rfa", "value_residual": True}]
 
 
 @pytest.mark.parametrize(("number", "options"), enumerate(DRAWN_CASES), ids=map(title, DRAWN_CASES))
-def test_what_a_checkpoint_lacks_starts_as_in_a_new_model(number, options, tmp_path, monkeypatch, request):
+def test_missing_parameters_are_initialized_as_in_a_new_model(number, options, tmp_path, monkeypatch, request):
     sizes = {"vocab_size": 40, "max_positions": N, "attention_dropout": 0.0, **SIZES}
     softmax = hf.LinformerRobertaConfig(attention="softmax", **sizes)
     hf.LinformerRobertaForMaskedLM(softmax).save_pretrained(tmp_path)
@@ -153,33 +126,45 @@ def test_what_a_checkpoint_lacks_starts_as_in_a_new_model(number, options, tmp_p
         if name in saved and name not in drawn:
             assert torch.equal(tensor, saved[name]), f"{name} was drawn again"
         elif torch.equal(new[name], other[name]):
-            assert torch.equal(tensor, new[name]), f"{name} starts in another way"
+            assert torch.equal(tensor, new[name]), f"{name} has other initial values"
         elif "_global." in name:  # longformer's
             assert torch.equal(tensor, saved[name.replace("_global", "")])
 
 
-@pytest.mark.parametrize("options", [{"projection": "random"}, {"freeze_projection": True}, {}], ids=title)
-def test_what_is_not_to_be_trained_is_not_after_loading(options, tmp_path):
-    """transformers lets every weight that it loads be trained."""
-    hf.LinformerRobertaForMaskedLM(hf.LinformerRobertaConfig(**SMALL, **options)).save_pretrained(tmp_path)
-    for model in (hf.LinformerRobertaForMaskedLM, hf.LinformerRobertaForSequenceClassification):
-        loaded = model.from_pretrained(tmp_path)
-        trained = {own.requires_grad for name, own in loaded.named_parameters() if "_projection" in name}
-        assert trained == {not options}
-    assert all(own.requires_grad for name, own in loaded.named_parameters() if "_projection" not in name)
+def test_frozen_projections_stay_frozen_after_loading(tmp_path):
+    """transformers makes all loaded weights trainable."""
+    for options in ({"projection": "random"}, {"freeze_projection": True}, {}):
+        hf.LinformerRobertaForMaskedLM(hf.LinformerRobertaConfig(**SMALL, **options)).save_pretrained(tmp_path)
+        loaded = hf.LinformerRobertaForSequenceClassification.from_pretrained(tmp_path)
+        for name, parameter in loaded.named_parameters():
+            assert parameter.requires_grad == (not options or "_projection" not in name)
 
 
 @pytest.fixture(scope="module")
-def exported(vocabulary, tmp_path_factory):
-    """The export of a pretrained Linformer without dropout."""
-    folder = tmp_path_factory.mktemp("exported")
+def checkpoint(vocabulary, tmp_path_factory):
+    """A pretrained Linformer without dropout."""
     options = {"projected_length": 5, "adaptive_length": True, "dropout": 0.0, "attention_dropout": 0.0}
-    export(write_pretrained(folder / "run", vocabulary, **options), folder / "out")
-    return folder / "out"
+    return write_pretrained(tmp_path_factory.mktemp("pretrained") / "run", vocabulary, **options)
+
+
+@pytest.fixture(scope="module")
+def exported(checkpoint):
+    export(checkpoint, checkpoint.parents[1] / "out")
+    return checkpoint.parents[1] / "out"
+
+
+@torch.no_grad()
+def test_logits_at_every_length(checkpoint, exported):
+    hub, model = hub_of(checkpoint), AutoModelForMaskedLM.from_pretrained(exported).eval()
+    for tokens in (rows(), rows()[:1, :1], rows()[:1, :7]):
+        expected, real = hub.model(tokens)[0], tokens.ne(1)
+        for mask in (real.long(), None):
+            logits = model(tokens, attention_mask=mask).logits
+            torch.testing.assert_close(logits[real], expected[real], rtol=1e-5, atol=1e-5)
 
 
 def test_saved_again_by_the_package(exported, tmp_path):
-    """The code is saved with the configuration. Options that the checkpoint leaves open can be given."""
+    """The code is saved with the configuration. Options that are None in the checkpoint can be set."""
     model = AutoModelForMaskedLM.from_pretrained(exported)
     model.save_pretrained(tmp_path / "model")
     model.config.save_pretrained(tmp_path / "configuration")
@@ -194,8 +179,8 @@ def test_saved_again_by_the_package(exported, tmp_path):
 
 
 @torch.no_grad()
-def test_a_module_that_is_replaced_is_so_under_all_its_names():
-    """As PEFT does for modules_to_save."""
+def test_a_shared_module_is_replaced_under_all_its_names():
+    """PEFT does this for modules_to_save."""
     model = hf.LinformerRobertaModel(hf.LinformerRobertaConfig(**SMALL, sharing="layerwise")).eval()
     first, last = (layer.self_attn for layer in model.layers)
     first.key_projection = other = copy.deepcopy(first.key_projection)
@@ -211,9 +196,9 @@ def test_what_cannot_be_exported_is_rejected(vocabulary, tmp_path, monkeypatch):
     data = shutil.copytree(tmp_path / "a-data", tmp_path / "other")
     for dictionary in (data / "dict.txt", data / "input0/dict.txt"):
         dictionary.write_text(dictionary.read_text() + "new 1\n")
-    with pytest.raises(UserError, match=f"{data}"):
+    with pytest.raises(UserError, match="embed_tokens"):
         export(checkpoint, tmp_path / "new", data)
-    # The folder of its data may be prepared again, with other classes.
+    # The data may have been prepared again with other classes.
     labels = {"classes": ["bad", "neither", "well"], "scale": 1.0}
     torch.save({**torch.load(checkpoint, weights_only=True), "task_state": {"labels": labels}}, checkpoint)
     with pytest.raises(UserError, match="classes"):
@@ -231,20 +216,16 @@ def test_what_cannot_be_exported_is_rejected(vocabulary, tmp_path, monkeypatch):
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("layers", [2])
-def test_a_new_model_starts_as_fairseqs(layers):
-    """E as its options say, longformer's global maps as copies: transformers draws weights in an order of its own."""
-    sizes = {"vocab_size": 50, "max_positions": 64, "encoder_layers": layers, "encoder_embed_dim": 12}
-    sizes |= {"encoder_ffn_embed_dim": 20, "encoder_attention_heads": 3}
-    model = hf.LinformerRobertaForMaskedLM(hf.LinformerRobertaConfig(**sizes, projected_length=8))
+def test_a_new_model_has_the_initial_values_of_fairseq():
+    """transformers initializes weights in its own order."""
+    sizes = SMALL | {"max_positions": 64, "projected_length": 8}
+    model = hf.LinformerRobertaForMaskedLM(hf.LinformerRobertaConfig(**sizes))
     attention = model.linformer_roberta.layers[-1].self_attn
-    means = torch.eye(8).repeat_interleave(8, dim=1) / 8
-    projection = attention.key_projection
-    assert projection.multiplier == 12 / (4 * 64), "d / 4n"
+    projection, means = attention.key_projection, torch.eye(8).repeat_interleave(8, dim=1) / 8
+    assert projection.multiplier == 16 / (4 * 64), "d / 4n"
     assert 0 < (projection.multiplier * projection.weight - means).abs().max() < 0.02
-    assert 0.015 < attention.q_proj.weight.std() < 0.025
-    assert attention.q_proj.bias.eq(0).all()
-    config = hf.LinformerRobertaConfig(**sizes, attention="longformer", longformer_window=4, longformer_global_tokens=1)
+    assert 0.015 < attention.q_proj.weight.std() < 0.025 and attention.q_proj.bias.eq(0).all()
+    config = hf.LinformerRobertaConfig(**SMALL, attention="longformer", longformer_window=4, longformer_global_tokens=1)
     attention = hf.LinformerRobertaForMaskedLM(config).linformer_roberta.layers[-1].self_attn
     assert torch.equal(attention.q_proj.weight, attention.q_proj_global.weight)
 
@@ -255,7 +236,6 @@ def test_options_that_cannot_work_are_rejected():
         {"projected_length": 16},
         {"linformer_window": 4, "attention": "softmax"},
         {"projection": "silu"},
-        {"activation_fn": "silu"},
         {"pooler_activation_fn": "silu"},
     ):
         with pytest.raises(ValueError, match=next(iter(options))):
@@ -264,8 +244,7 @@ def test_options_that_cannot_work_are_rejected():
 
 @pytest.fixture(scope="module")
 def model():
-    config = hf.LinformerRobertaConfig(vocab_size=50, max_positions=N, projected_length=5, encoder_layers=1)
-    return hf.LinformerRobertaModel(config).eval()
+    return hf.LinformerRobertaModel(hf.LinformerRobertaConfig(**SMALL)).eval()
 
 
 def test_wrong_input_is_rejected(model):
@@ -277,22 +256,22 @@ def test_wrong_input_is_rejected(model):
         ({"input_ids": torch.ones_like(tokens)}, "input_ids"),
         ({"input_ids": tokens, "attention_mask": torch.ones(2, 14)}, "attention_mask"),
         ({"input_ids": tokens[:, :0]}, "input_ids"),
-        ({"input_ids": tokens[0]}, "input_ids"),
-        ({"inputs_embeds": torch.zeros(15, 768)}, "inputs_embeds"),
+        ({"inputs_embeds": torch.zeros(15, 16)}, "inputs_embeds"),
         ({"input_ids": tokens, "position_ids": torch.arange(N).unsqueeze(0) % 8}, "position_ids"),
         ({"input_ids": tokens, "head_mask": torch.ones(1, 12)}, "head_mask"),
+        ({"input_ids": tokens, "output_attentions": True}, "output_attentions=True"),
         ({}, "input_ids or inputs_embeds"),
-        ({"input_ids": tokens, "inputs_embeds": torch.zeros(2, 15, 768)}, "input_ids or inputs_embeds"),
+        ({"input_ids": tokens, "inputs_embeds": torch.zeros(2, 15, 16)}, "input_ids or inputs_embeds"),
     ):
         with pytest.raises(ValueError, match=name):
             model(**inputs)
 
 
 @torch.no_grad()
-def test_hidden_states_embeddings_and_tuples_are_as_in_transformers(model):
+def test_hidden_states_embeddings_and_tuples(model):
     tokens, mask = rows(), rows().ne(1).long()
     whole = model(tokens, attention_mask=mask, output_hidden_states=True)
-    assert len(whole.hidden_states) == 2
+    assert len(whole.hidden_states) == 3
     assert torch.equal(whole.hidden_states[-1], whole.last_hidden_state)
     (alone,) = model(tokens, attention_mask=mask, return_dict=False)
     assert torch.equal(alone, whole.last_hidden_state)
@@ -301,45 +280,33 @@ def test_hidden_states_embeddings_and_tuples_are_as_in_transformers(model):
 
 
 @torch.no_grad()
-def test_what_is_passed_to_any_encoder_is_taken_where_it_changes_nothing(model):
+def test_arguments_of_other_encoders_have_no_effect(model):
+    """PEFT passes output_attentions in each call."""
     hf.LinformerRobertaModel(model.config, add_pooling_layer=False)
-    given = {"token_type_ids": torch.zeros_like(rows()), "head_mask": None, "use_cache": False}
+    ignored = {"token_type_ids": torch.zeros_like(rows()), "head_mask": None, "use_cache": False}
     positions = torch.arange(N).expand(2, -1)
     for position_ids in (positions, (positions + 2).masked_fill(rows().eq(1), 1)):  # BERT's and RoBERTa's
-        found = model(rows(), position_ids=position_ids, **given).last_hidden_state
-        assert torch.equal(found, model(rows()).last_hidden_state)
-    sizes = {"hidden_size": 768, "num_hidden_layers": 1, "num_attention_heads": 12}
+        output = model(rows(), position_ids=position_ids, output_attentions=False, **ignored).last_hidden_state
+        assert torch.equal(output, model(rows()).last_hidden_state)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
     assert sizes.items() <= model.config.to_dict().items() and not sizes.keys() & model.config.to_diff_dict().keys()
 
 
-def test_heads_for_spans_and_choices_are_drawn_at_load(tmp_path):
+def test_heads_for_spans_and_choices_are_initialized_at_load(tmp_path):
     hf.LinformerRobertaForMaskedLM(hf.LinformerRobertaConfig(**SMALL)).save_pretrained(tmp_path)
     report, cross_entropy = {"output_loading_info": True}, torch.nn.functional.cross_entropy
     spans, missing = hf.LinformerRobertaForQuestionAnswering.from_pretrained(tmp_path, **report)
     assert {*missing["missing_keys"]} == {"qa_outputs.weight", "qa_outputs.bias"}
     starts, ends = torch.tensor([[2, 3], [4, N + 1]])  # one end was cut off
-    found = spans(rows(), start_positions=starts, end_positions=ends)
-    losses = cross_entropy(found.start_logits, starts) + cross_entropy(found.end_logits[:1], ends[:1])
-    torch.testing.assert_close(found.loss, losses / 2)
+    output = spans(rows(), start_positions=starts, end_positions=ends)
+    losses = cross_entropy(output.start_logits, starts) + cross_entropy(output.end_logits[:1], ends[:1])
+    torch.testing.assert_close(output.loss, losses / 2)
     choices, missing = hf.LinformerRobertaForMultipleChoice.from_pretrained(tmp_path, **report)
     assert {name.split(".")[0] for name in missing["missing_keys"]} == {"classifier"}
     texts, labels = torch.stack([rows(), rows().flip(0), rows()], dim=1), torch.tensor([2, 0])
     loss, logits = choices(texts, texts.ne(1).long(), labels=labels, return_dict=False)
     torch.testing.assert_close(logits[0], logits[1, [1, 0, 1]])
     torch.testing.assert_close(loss, cross_entropy(logits, labels))
-
-
-@torch.no_grad()
-def test_attention_matrices_are_refused_and_may_be_declined(model):
-    """PEFT declines them by name in each call."""
-    other = hf.LinformerRobertaForSequenceClassification(hf.LinformerRobertaConfig(**SMALL, output_attentions=True))
-    for own in (model, other):
-        own(input_ids=rows(), output_attentions=False)
-        with pytest.raises(ValueError, match="output_attentions=True"):
-            own(input_ids=rows(), output_attentions=True)
-    model(input_ids=rows(), output_attentions=None)
-    with pytest.raises(ValueError, match="output_attentions=True"):
-        other(input_ids=rows())
 
 
 @pytest.mark.parametrize(
@@ -349,38 +316,35 @@ def test_attention_matrices_are_refused_and_may_be_declined(model):
 )
 @torch.no_grad()
 def test_the_whole_model_is_one_graph_for_every_length(options):
-    """Without breaks and without a new graph per length, padded or not."""
-    model = hf.LinformerRobertaForMaskedLM(hf.LinformerRobertaConfig(**SMALL, **options)).eval()
+    config = hf.LinformerRobertaConfig(**{**SMALL, "encoder_layers": 1}, **options)
+    model = hf.LinformerRobertaForMaskedLM(config).eval()
     torch._dynamo.reset()
     compiled = torch.compile(model, backend="eager", fullgraph=True, dynamic=True)
     for number, length in enumerate((11, 7, 13)):
         tokens = rows()[:, :length]
         mask = tokens.ne(1).long()
         with torch._dynamo.config.patch(error_on_recompile=number > 0):
-            found = compiled(tokens, attention_mask=mask).logits
+            logits = compiled(tokens, attention_mask=mask).logits
         expected = model(tokens, attention_mask=mask).logits
-        torch.testing.assert_close(found[tokens.ne(1)], expected[tokens.ne(1)])
+        torch.testing.assert_close(logits[tokens.ne(1)], expected[tokens.ne(1)])
 
 
 @pytest.mark.parametrize(
     "options",
     [
         {},
-        {"sharing": "none"},
-        {"projection": "attention-pool"},
         {"projection": "attention-pool", "linformer_window": 4},
         {"projection": "attention-pool", "value_residual": True},
         {"linformer_class_token": True},
-        {"attention": "softmax"},
     ],
     ids=title,
 )
 @torch.no_grad()
 def test_weights_may_be_offloaded(options):
-    """accelerate brings the weights of a module when it is called; between calls it has none."""
+    """accelerate loads the weights of a module when it is called; between calls it has none."""
     accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
     model = hf.LinformerRobertaForMaskedLM(hf.LinformerRobertaConfig(**SMALL, **options)).eval()
-    for weight in model.parameters():  # some start at zero
+    for weight in model.parameters():  # some are initially zero
         weight.normal_(0, 0.5)
     texts = rows(), rows()[:, :3]
     expected = [model(tokens).logits for tokens in texts]
@@ -389,9 +353,9 @@ def test_weights_may_be_offloaded(options):
         torch.testing.assert_close(model(tokens).logits, logits)
 
 
-@pytest.mark.parametrize("sharing", ["headwise", "key-value", "layerwise"])
+@pytest.mark.parametrize("sharing", ["headwise", "layerwise"])
 def test_a_replica_of_data_parallel_has_its_own_projections(sharing, monkeypatch):
-    """Those of the original are on another GPU. Here the weights of a replica are three times the original's."""
+    """The original's are on another GPU. Here the weights of a replica are three times the original's."""
     model = hf.LinformerRobertaForMaskedLM(hf.LinformerRobertaConfig(**SMALL, sharing=sharing)).eval()
     replicating = sys.modules["torch.nn.parallel.replicate"]  # torch.nn.parallel names its function so, too
 
@@ -400,13 +364,13 @@ def test_a_replica_of_data_parallel_has_its_own_projections(sharing, monkeypatch
 
     monkeypatch.setattr(replicating, "_broadcast_coalesced_reshape", copied)
     _, replica = replicating.replicate(model, [0, 1])
-    found = replica(rows()).logits
-    found.sum().backward()
+    logits = replica(rows()).logits
+    logits.sum().backward()
     assert all(layer.self_attn.key_projection.weight.grad.any() for layer in model.linformer_roberta.layers)
     with torch.no_grad():
         for parameter in (*model.parameters(), *model.buffers()):
             parameter.mul_(3)
-        torch.testing.assert_close(found, model(rows()).logits)
+        torch.testing.assert_close(logits, model(rows()).logits)
 
 
 @pytest.mark.parametrize(
@@ -418,75 +382,54 @@ def test_a_replica_of_data_parallel_has_its_own_projections(sharing, monkeypatch
     ],
 )
 def test_the_loss_follows_the_labels(labels, count, problem):
-    config = hf.LinformerRobertaConfig(vocab_size=50, max_positions=N, encoder_layers=1, num_labels=count)
+    """The scale of scores applies to scores only."""
+    config = hf.LinformerRobertaConfig(**SMALL, num_labels=count, score_scale=5.0)
     model = hf.LinformerRobertaForSequenceClassification(config).eval()
     out = model(rows(), labels=labels)
-    probabilities = out.logits.softmax(1)
     expected = {
-        "single_label_classification": lambda: -probabilities[[0, 1], labels.long().flatten()[:2]].log().mean(),
+        "single_label_classification": lambda: torch.nn.functional.cross_entropy(out.logits, labels),
         "multi_label_classification": lambda: torch.nn.BCEWithLogitsLoss()(out.logits, labels),
         "regression": lambda: (out.logits[:, 0] - labels).square().mean(),
     }
     torch.testing.assert_close(out.loss, expected[problem]())
     assert model.config.problem_type == problem
-
-
-@pytest.mark.parametrize(
-    ("count", "problem", "scale"),
-    [
-        (1, "regression", 5.0),
-        (1, None, 5.0),
-        (1, "multi_label_classification", 1.0),
-        (3, "single_label_classification", 1.0),
-        (3, None, 1.0),
-    ],
-)
-@torch.no_grad()
-def test_the_scale_is_of_scores_alone(count, problem, scale):
-    """A model of scores that is trained for classes keeps the scale in its configuration."""
-    options = {"num_labels": count, "problem_type": problem, "score_scale": 5.0}
-    config = hf.LinformerRobertaConfig(vocab_size=50, max_positions=N, encoder_layers=1, **options)
-    model = hf.LinformerRobertaForSequenceClassification(config).eval()
-    found = model(rows()).logits
     config.score_scale = 1.0
-    torch.testing.assert_close(found, scale * model(rows()).logits)
+    scaled = out.logits / 5 if problem == "regression" else out.logits
+    torch.testing.assert_close(model(rows()).logits, scaled)
 
 
 @pytest.mark.slow
-def test_transformers_uses_the_folders_without_fairseq(vocabulary, tmp_path):
-    """The code in the folder stands alone: a process without fairseq and without this package loads and trains it."""
-    folders = [tmp_path / "1", tmp_path / "2"]
-    write_reference(write_pretrained(tmp_path / "run", vocabulary, sharing="layerwise"), folders[0])
-    write_reference(write_fine_tuned(tmp_path / "tuned", vocabulary, "multi-label"), folders[1])
+def test_transformers_uses_a_folder_without_fairseq(vocabulary, tmp_path):
+    """A process without fairseq and without this package loads and trains the model."""
+    write_reference(write_pretrained(tmp_path / "run", vocabulary, sharing="layerwise"), tmp_path / "out")
     program = "import sys, runpy; sys.modules.update(fairseq=None, fairseq_linformer=None); sys.path.pop(0)\n"
     program += "sys.argv.pop(0); runpy.run_path(sys.argv[0], run_name='__main__')"
-    words = [ROOT / "tests/hf/check_exported.py", *folders]
-    environment = {"HF_HOME": tmp_path / "cache", "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
+    environment = {"HF_HOME": str(tmp_path / "cache"), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", program, *map(str, words)],
+        [sys.executable, "-c", program, str(ROOT / "tests/hf/check_exported.py"), str(tmp_path / "out")],
         cwd=tmp_path,
-        env={name: str(value) for name, value in environment.items()},
+        env=environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.endswith("2 folders\n")
+    assert done.stdout.endswith("1 folders\n")
 
 
 @pytest.mark.slow
 def test_trainer_of_transformers_fine_tunes_an_export_and_saves_it(exported, tmp_path):
-    """Rows of different lengths, padded by the tokenizer; recomputation; the best checkpoint is loaded at the end."""
+    """Texts of different lengths, gradient checkpointing, and the best checkpoint loaded at the end."""
     pytest.importorskip("accelerate", reason="accelerate is not installed")
     from transformers import AutoTokenizer, DataCollatorWithPadding, Trainer, TrainingArguments
 
     trusted = {"trust_remote_code": True}
     tokenizer = AutoTokenizer.from_pretrained(exported, **trusted)
-    texts = ["the old dog barks", "the cat", "a small bird sings today", "the fish"] * 8
+    texts = ["the old dog barks", "the cat", "a small bird sings today", "the fish"] * 4
     data = [{**tokenizer(text, truncation=True), "labels": int("the" in text)} for text in texts]
     model = AutoModelForSequenceClassification.from_pretrained(exported, num_labels=2, **trusted)
-    options = {"num_train_epochs": 4, "per_device_train_batch_size": 4, "learning_rate": 5e-3, "use_cpu": True}
+    options = {"num_train_epochs": 3, "per_device_train_batch_size": 2, "learning_rate": 5e-3, "use_cpu": True}
     options |= {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True, "report_to": []}
     arguments = TrainingArguments(tmp_path / "trained", gradient_checkpointing=True, disable_tqdm=True, **options)
     collate = DataCollatorWithPadding(tokenizer)
@@ -494,7 +437,7 @@ def test_trainer_of_transformers_fine_tunes_an_export_and_saves_it(exported, tmp
     before = trainer.evaluate()["eval_loss"]
     trainer.train()
     after = trainer.evaluate()["eval_loss"]
-    assert after < 0.5 * before
+    assert after < 0.8 * before
     trainer.save_model(tmp_path / "saved")
     again = AutoModelForSequenceClassification.from_pretrained(tmp_path / "saved", **trusted)
     batch = collate([{name: row[name] for name in ("input_ids", "attention_mask")} for row in data[:4]])
@@ -502,32 +445,25 @@ def test_trainer_of_transformers_fine_tunes_an_export_and_saves_it(exported, tmp
         torch.testing.assert_close(again.eval()(**batch).logits, trainer.model.eval()(**batch).logits)
 
 
-FIRST_ALONE = [[-100, 1, -100, -100], [-100, 2, -100, -100], [-100, 1, -100, -100]]
+FIRST_ONLY = [[-100, 1, -100, -100], [-100, 2, -100, -100], [-100, 1, -100, -100]]
 HEADS = {
-    "masked LM": (AutoModelForMaskedLM, {}, [[1, 5, 7, 2], *FIRST_ALONE]),
-    "words": (AutoModelForTokenClassification, {"num_labels": 3}, [[1, 0, 0, 2], *FIRST_ALONE]),
-    "class": (AutoModelForSequenceClassification, {"num_labels": 3}, [0, 1, 2, 0]),
-    "classes": (AutoModelForSequenceClassification, {"num_labels": 3}, [[1.0, 0.0, 1.0], *[[0.0, 1.0, 0.0]] * 3]),
-    "score": (AutoModelForSequenceClassification, {"num_labels": 1}, [0.5, 3.0, 1.0, 0.0]),
+    "masked LM": (hf.LinformerRobertaForMaskedLM, {}, [[1, 5, 7, 2], *FIRST_ONLY]),
+    "words": (hf.LinformerRobertaForTokenClassification, {"num_labels": 3}, [[1, 0, 0, 2], *FIRST_ONLY]),
+    "class": (hf.LinformerRobertaForSequenceClassification, {"num_labels": 3}, [0, 1, 2, 0]),
+    "classes": (hf.LinformerRobertaForSequenceClassification, {"num_labels": 2}, [[1.0, 0.0], *[[0.0, 1.0]] * 3]),
+    "score": (hf.LinformerRobertaForSequenceClassification, {"num_labels": 1}, [0.5, 3.0, 1.0, 0.0]),
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("head", HEADS)
-def test_the_parts_of_an_update_weigh_as_many_labels_as_they_have(exported, tmp_path, head):
-    """As with fairseq's update_freq: four parts of a row are one of four rows."""
-    pytest.importorskip("accelerate", reason="accelerate is not installed")
-    from transformers import Trainer, TrainingArguments
-
-    kind, own, labels = HEADS[head]
-    data = [{"input_ids": [0, 5 + row, 7, 2], "labels": label} for row, label in enumerate(labels)]
-    logged = []
-    for parts in (1, 4):
-        torch.manual_seed(1)  # of a new head
-        model = kind.from_pretrained(exported, trust_remote_code=True, pooler_dropout=0.0, **own)
-        options = {"per_device_train_batch_size": 4 // parts, "gradient_accumulation_steps": parts, "max_steps": 1}
-        options |= {"logging_steps": 1, "use_cpu": True, "report_to": [], "save_strategy": "no", "disable_tqdm": True}
-        trainer = Trainer(model, TrainingArguments(tmp_path / "trained", **options), train_dataset=data)
-        trainer.train()
-        logged.append([trainer.state.log_history[0][name] for name in ("loss", "grad_norm")])
-    assert logged[1] == pytest.approx(logged[0], rel=1e-5)
+def test_microbatches_are_weighted_by_their_number_of_labels(head):
+    """Four microbatches of one sequence have the loss of one batch; Trainer passes the number of labels."""
+    model_class, options, labels = HEADS[head]
+    model = model_class(hf.LinformerRobertaConfig(**SMALL, **options)).eval()
+    assert model.accepts_loss_kwargs
+    tokens, labels = torch.tensor([[0, 5 + row, 7, 2] for row in range(4)]), torch.tensor(labels)
+    parts = [
+        model(tokens[row : row + 1], labels=labels[row : row + 1], num_items_in_batch=labels.ne(-100).sum()).loss
+        for row in range(4)
+    ]
+    torch.testing.assert_close(sum(parts), model(tokens, labels=labels).loss)
