@@ -1,8 +1,8 @@
-"""Uses exported folders as a stranger would: with transformers, and without fairseq. A program of its own.
+"""Program that uses exported folders with transformers alone, without fairseq.
 
     python tests/hf/check_exported.py FOLDER...
 
-Each folder holds, beside the export, reference.pt: tokens and the logits that fairseq gives for them.
+Each folder holds an export and reference.pt: tokens, and their logits in fairseq.
 """
 
 import sys
@@ -19,17 +19,17 @@ PIPELINES = {"MaskedLM": "fill-mask", "SequenceClassification": "text-classifica
 
 
 def load(auto, folder, **options):
-    """The model, which must lack nothing."""
+    """Load a model, for which no weights may be missing."""
     trusted = {"trust_remote_code": True, "output_loading_info": True}
-    model, said = auto.from_pretrained(folder, **trusted, **options)
-    assert not said["missing_keys"] and not said["mismatched_keys"], (folder, said)
+    model, report = auto.from_pretrained(folder, **trusted, **options)
+    assert not report["missing_keys"] and not report["mismatched_keys"], (folder, report)
     return model.eval()
 
 
 def difference(model, reference):
     tokens = reference["tokens"]
     logits, expected = model(tokens, attention_mask=tokens.ne(1).long()).logits, reference["logits"]
-    if hasattr(model, "words"):  # whose pieces have the logits of the word
+    if hasattr(model, "words"):  # all pieces of a word have the logits of its first
         expected = model.returned(expected, tokens)
     real = tokens.ne(1) if logits.dim() == 3 else slice(None)
     return float((logits - expected)[real].abs().max())
@@ -45,12 +45,14 @@ def check(folder):
         halved = load(AUTO[kind], folder, torch_dtype=torch.bfloat16)
         assert next(halved.parameters()).dtype == torch.bfloat16
         assert difference(halved, reference) < 0.2, folder
-    none = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "classifier_dropout": 0.0}
-    check_training(load(AUTO[kind], folder, **none), reference)
-    check_saving_again(AUTO[kind], folder, reference)
+    without_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "classifier_dropout": 0.0}
+    check_training(load(AUTO[kind], folder, **without_dropout), reference)
+    with tempfile.TemporaryDirectory() as saved, torch.no_grad():
+        model.save_pretrained(saved)
+        assert difference(load(AUTO[kind], saved), reference) < 1e-5, folder
     AutoModel.from_pretrained(folder, trust_remote_code=True)
     if config.model_type == "linformer_roberta":
-        check_what_is_drawn(kind, folder)
+        check_missing_weights(kind, folder)
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
     assert tokenizer.model_max_length == reference["longest"]
     if kind in PIPELINES:
@@ -82,21 +84,14 @@ def check_training(model, reference):
         assert logits.shape[-1] == before + 8
 
 
-def check_what_is_drawn(kind, folder):
-    """Nothing of a model is what memory held, which here is NaN."""
+def check_missing_weights(kind, folder):
+    """All weights are initialized; uninitialized memory is NaN here."""
     torch.use_deterministic_algorithms(True)
     for task in (kind, "MultipleChoice", "QuestionAnswering"):
         options = {"local_conv": 3, "value_residual": True, "ignore_mismatched_sizes": True}
         model = AUTO[task].from_pretrained(folder, trust_remote_code=True, **options)
         assert all(tensor.isfinite().all() for tensor in model.state_dict().values()), (folder, task)
     torch.use_deterministic_algorithms(False)
-
-
-def check_saving_again(auto, folder, reference):
-    with tempfile.TemporaryDirectory() as again:
-        load(auto, folder).save_pretrained(again)
-        with torch.no_grad():
-            assert difference(load(auto, again), reference) < 1e-5, folder
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The model card: its example, the origin of the model, and text of others in it."""
+"""The model card: its example, the origin of the model, and untrusted text."""
 
 import re
 
@@ -29,7 +29,7 @@ def test_converted_model_names_its_sources(tmp_path, vocabulary):
     assert "| updates | 7 |" in (tmp_path / "hf/README.md").read_text()
 
 
-@pytest.mark.parametrize(("kind", "pairs"), [*((kind, False) for kind in LABELS), ("single-label", True)])
+@pytest.mark.parametrize(("kind", "pairs"), [(kind, kind == "single-label") for kind in LABELS])
 def test_example_runs_on_long_texts(kind, pairs, tmp_path, vocabulary, monkeypatch):
     export(write_fine_tuned(tmp_path / "run", vocabulary, kind, pairs), tmp_path / "FOLDER")
     (code,) = re.findall(r"```python\n(.*?)```", (tmp_path / "FOLDER/README.md").read_text(), re.DOTALL)
@@ -38,7 +38,7 @@ def test_example_runs_on_long_texts(kind, pairs, tmp_path, vocabulary, monkeypat
     exec(code.replace("A text.", "the dog sees a house " * 20).replace("Words", "the dog " * 20))
 
 
-def test_text_of_others_stays_text(vocabulary, tmp_path):
+def test_untrusted_text_is_escaped(vocabulary, tmp_path):
     checkpoint = write_pretrained(tmp_path / "run", vocabulary)
     state = torch.load(checkpoint, weights_only=True)
     state["cfg"]["task"]["data"], state["cfg"]["optimization"]["lr"] = f"/x/{HOSTILE}", [HOSTILE]

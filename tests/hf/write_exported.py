@@ -1,4 +1,4 @@
-"""Writes an export of every mechanism, projection and kind of label into a folder, for check_exported.py."""
+"""Write an export of every mechanism, projection and type of label into a folder, for check_exported.py."""
 
 import sys
 import tempfile
