@@ -1,4 +1,4 @@
-"""Models as ONNX files: any batch and length, every mechanism, and nothing written that is not right."""
+"""Export to ONNX: any batch size and length, every mechanism, and rejection of wrong results."""
 
 import json
 
@@ -22,7 +22,7 @@ SIZES = {"encoder_embed_dim": 12, "encoder_ffn_embed_dim": 24, "encoder_attentio
 HEADS = {
     hf.LinformerRobertaForMaskedLM: {"encoder_layers": 2, "sharing": "layerwise", "local_conv": 3},
     hf.LinformerRobertaForSequenceClassification: {
-        "encoder_layers": 2,  # near_and_far, and how it is fine-tuned
+        "encoder_layers": 2,  # as near_and_far
         "projection": "split-pool",
         "sharing": "key-value",
         "linformer_window": 4,
@@ -34,7 +34,7 @@ HEADS = {
     },
     hf.LinformerRobertaForTokenClassification: {"projection": "max-pool", "adaptive_length": True, "gated_ffn": True},
 }
-OTHERWISE = {
+CHANGES = {
     "longformer": {"longformer_global_tokens": 3},  # more than the shortest texts have
     "reformer": {"reformer_hashes": 1},  # each takes as long to export as the first
 }
@@ -42,8 +42,8 @@ OTHERWISE = {
 
 def options_of(name):
     mechanism = ATTENTIONS[name]
-    own = mechanism.Options.TEST_CASES[0]
-    return {"attention": name, "attention_dropout": 0.1 * mechanism.HAS_WEIGHTS, **own, **OTHERWISE.get(name, {})}
+    options = {**mechanism.Options.TEST_CASES[0], **CHANGES.get(name, {})}
+    return {"attention": name, "attention_dropout": 0.1 * mechanism.HAS_WEIGHTS, **options}
 
 
 MECHANISMS = [options_of(name) for name in ATTENTIONS if name != "linformer"]
@@ -56,10 +56,10 @@ MECHANISMS += [
 
 
 def small(kind=hf.LinformerRobertaForMaskedLM, **options):
-    """A model with weights large enough that attention is far from uniform."""
+    """Return a model with weights large enough that attention is far from uniform."""
     torch.manual_seed(0)
-    given = {"vocab_size": 40, "max_positions": N, "encoder_layers": 1, "initializer_range": 0.3, **SIZES, **options}
-    return kind(hf.LinformerRobertaConfig(**given)).eval()
+    sizes = {"vocab_size": 40, "max_positions": N, "encoder_layers": 1, "initializer_range": 0.3, **SIZES}
+    return kind(hf.LinformerRobertaConfig(**{**sizes, **options})).eval()
 
 
 def roberta(kind="RobertaForMaskedLM"):
@@ -69,7 +69,7 @@ def roberta(kind="RobertaForMaskedLM"):
 
 
 def assert_agrees(model, path):
-    """At sizes that the export itself does not look at, and with a row of one token."""
+    """Compare results at sizes that the export itself does not compare, and for a sequence of one token."""
     session = onnx.open_session(path)
     for rows, length in ((5, 7), (2, N - 1), (4, 3)):
         ids, mask = onnx.random_batch(model.config, rows, length)
@@ -82,7 +82,7 @@ def assert_agrees(model, path):
 
 
 class WrongSession:
-    """What gives a model's own results, but for one token of the longest texts."""
+    """Session with the results of PyTorch except for one token of the longest sequences."""
 
     def __init__(self, model, error):
         self.model, self.error = model, error
@@ -96,49 +96,38 @@ class WrongSession:
 
 
 @pytest.mark.parametrize("error", [1e-2, float("nan")])
-def test_a_graph_with_other_results_is_refused_and_leaves_the_old_file(tmp_path, monkeypatch, error):
+def test_a_graph_with_other_results_is_rejected_and_the_old_file_stays(tmp_path, monkeypatch, error):
     model, path = small(sharing="headwise"), tmp_path / "model.onnx"
     path.write_text("old")
     monkeypatch.setattr(onnx, "_write", lambda model, path: path.write_text("new"))
     monkeypatch.setattr(onnx, "open_session", lambda path: WrongSession(model, error))
-    named = "attention=linformer, projection=linear, sharing=headwise cannot be exported to ONNX"
-    with pytest.raises(UserError, match=f"{named}: for 1 x {N} tokens onnxruntime's results differ"):
+    with pytest.raises(UserError, match=f"attention=linformer .* for 1 x {N} tokens"):
         onnx.export_onnx(model, path)
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"model.onnx": "old"}
     monkeypatch.setattr(onnx, "open_session", lambda path: WrongSession(model, 1e-6))
+    monkeypatch.setattr(onnx, "_write", lambda model, path: [path.write_text("new"), write_data(path)])
     onnx.export_onnx(model, path)
-    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"model.onnx": "new"}
+    files = {file.name: file.read_text() for file in tmp_path.iterdir()}
+    assert files == {"model.onnx": "new", "model.onnx.data": "weights"}
 
 
-def test_weights_beside_the_file_are_moved_with_it(tmp_path, monkeypatch):
-    def write(model, path):
-        path.write_text("graph")
-        path.with_name(f"{path.name}.data").write_text("weights")
-
-    monkeypatch.setattr(onnx, "_write", write)
-    monkeypatch.setattr(onnx, "_compare", lambda model, path: None)
-    onnx.export_onnx(small(), tmp_path / "m.onnx")
-    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"m.onnx": "graph", "m.onnx.data": "weights"}
+def write_data(path):
+    path.with_name(f"{path.name}.data").write_text("weights")
 
 
-def test_what_stops_the_exporter_names_the_attention(tmp_path, monkeypatch):
+def test_models_that_cannot_be_exported_are_rejected(tmp_path, monkeypatch):
+    with pytest.raises(UserError, match="bfloat16"):
+        onnx.export_onnx(small().bfloat16(), tmp_path / "model.onnx")
+    with pytest.raises(UserError, match="is a folder"):
+        onnx.export_onnx(small(), tmp_path)
+
     def fail(*_, **__):
-        try:
-            raise RuntimeError("no such operator\nand much more")
-        except RuntimeError as error:
-            raise RuntimeError("failed in step 3 of 3") from error
+        raise RuntimeError("failed in step 3 of 3") from RuntimeError("no such operator\nand much more")
 
     monkeypatch.setattr(torch.export, "export", fail)
-    with pytest.raises(UserError, match=r"attention=reformer, .*hashes=1 cannot .* ONNX: no such operator$"):
+    with pytest.raises(UserError, match=r"attention=reformer .*: no such operator$"):
         onnx.export_onnx(small(**options_of("reformer")), tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
-
-
-def test_what_cannot_be_compared_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"model=torch.bfloat16 on cpu .* must be torch.float32 on cpu"):
-        onnx.export_onnx(small().bfloat16(), tmp_path / "model.onnx")
-    with pytest.raises(UserError, match="is a folder: name a file"):
-        onnx.export_onnx(small(), tmp_path)
 
 
 def test_batches_fit_the_model():
@@ -151,21 +140,21 @@ def test_batches_fit_the_model():
 
 
 @pytest.mark.parametrize(
-    ("config", "message"),
+    ("config", "name"),
     [
-        ({"model_type": "bert", "architectures": ["BertModel"]}, "model_type=bert is not .* linformer_roberta, rob"),
-        ({"model_type": "roberta"}, "architectures=None is not allowed: it must be one of RobertaModel, RobertaForM"),
-        ({"model_type": "linformer_roberta", "architectures": ["RobertaModel"]}, "one of LinformerRobertaModel"),
+        ({"model_type": "bert", "architectures": ["BertModel"]}, "model_type=bert"),
+        ({"model_type": "roberta"}, "architectures=None"),
+        ({"model_type": "linformer_roberta", "architectures": ["RobertaModel"]}, "architectures=RobertaModel"),
     ],
 )
-def test_other_folders_are_refused(tmp_path, config, message):
+def test_other_folders_are_rejected(tmp_path, config, name):
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=name):
         load(tmp_path)
 
 
 @pytest.mark.parametrize("model", [small(hf.LinformerRobertaModel), roberta("RobertaForSequenceClassification")])
-def test_a_saved_model_is_loaded_as_what_it_is(tmp_path, model):
+def test_a_saved_model_is_loaded_in_its_class(tmp_path, model):
     model.bfloat16().save_pretrained(tmp_path)
     loaded = load(tmp_path)
     assert type(loaded) is type(model) and loaded.dtype == torch.float32 and not loaded.training
@@ -174,17 +163,11 @@ def test_a_saved_model_is_loaded_as_what_it_is(tmp_path, model):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("kind", "options"), HEADS.items(), ids=str)
-def test_every_head_exports(tmp_path, kind, options):
+@pytest.mark.parametrize(
+    ("kind", "options"), [*HEADS.items(), *((hf.LinformerRobertaModel, options) for options in MECHANISMS)], ids=str
+)
+def test_every_head_and_mechanism_exports(tmp_path, kind, options):
     model, path = small(kind, **options), tmp_path / "model.onnx"
-    onnx.export_onnx(model, path)
-    assert_agrees(model, path)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("options", MECHANISMS, ids=str)
-def test_every_mechanism_exports(tmp_path, options):
-    model, path = small(hf.LinformerRobertaModel, **options), tmp_path / "model.onnx"
     onnx.export_onnx(model, path)
     assert_agrees(model, path)
 
@@ -194,31 +177,27 @@ def test_the_command_writes_a_file_with_the_names_of_optimum(tmp_path, capsys):
     model, path = roberta(), tmp_path / "model.onnx"
     model.save_pretrained(tmp_path / "model")
     main(["export", str(tmp_path / "model"), "--format", "onnx", "--out", str(path)])
-    printed = capsys.readouterr().out.splitlines()
-    assert printed[-2].startswith(f"{path}: 0.") and printed[-2].endswith(" MB")
-    assert printed[-1].startswith(f"one row of {N} tokens, {torch.get_num_threads()} thread(s), median of 20: onnxrunt")
+    assert f"{path}: 0." in capsys.readouterr().out
     session = onnx.open_session(path)
     axes = ["batch_size", "sequence_length"]
-    assert [(own.name, own.shape) for own in session.get_inputs()] == [(name, axes) for name in onnx.INPUTS]
-    assert [(own.name, own.shape) for own in session.get_outputs()] == [("logits", [*axes, 40])]
+    assert [(tensor.name, tensor.shape) for tensor in session.get_inputs()] == [(name, axes) for name in onnx.INPUTS]
+    assert [(tensor.name, tensor.shape) for tensor in session.get_outputs()] == [("logits", [*axes, 40])]
     assert str(tmp_path.parent) not in path.read_bytes().decode("latin-1")
-    assert b"site-packages" not in path.read_bytes()  # nor anything else of the machine that wrote it
+    assert b"site-packages" not in path.read_bytes(), "paths of this machine"
     assert_agrees(model, path)
-    with pytest.raises(SystemExit, match=r"--data=.* must be left out with a folder of transformers"):
+    with pytest.raises(SystemExit, match="--data="):
         main(["export", str(tmp_path / "model"), "--format", "onnx", "--out", str(path), "--data", str(tmp_path)])
-    with pytest.raises(Exception, match="out of data bounds"):  # of onnxruntime: texts that are too long
+    with pytest.raises(Exception, match="out of data bounds"):  # of onnxruntime: the text is too long
         onnx.run_session(session, onnx.random_batch(model.config, 1, N + 1))
 
 
 @pytest.mark.exhaustive
 def test_the_command_takes_a_checkpoint_as_well(tmp_path, vocabulary):
-    """By way of a folder of transformers, of which nothing stays."""
     checkpoint, path = write_pretrained(tmp_path / "run", vocabulary), tmp_path / "model.onnx"
     before = set(tmp_path.rglob("*"))
-    for model in (checkpoint, checkpoint.parent):
-        main(["export", str(model), "--format", "onnx", "--out", str(path)])
+    main(["export", str(checkpoint.parent), "--format", "onnx", "--out", str(path)])
     assert set(tmp_path.rglob("*")) == {*before, path}
     main(["export", str(checkpoint), "--out", str(tmp_path / "exported")])
     assert_agrees(load(tmp_path / "exported"), path)
-    with pytest.raises(SystemExit, match=rf"^error: there is no checkpoint {tmp_path}/none"):
+    with pytest.raises(SystemExit, match=f"{tmp_path}/none"):
         main(["export", str(tmp_path / "none"), "--format", "onnx", "--out", str(path)])

@@ -31,7 +31,7 @@ from fairseq_linformer.hf.tokenizer import SAMPLE, write_tokenizer
 from fairseq_linformer.sentence_modules import read_sentence_modules
 from fairseq_linformer.training.launch import pretraining_command
 from tests.helpers.checkpoints import assert_same_weights
-from tests.helpers.commands import last_line, run
+from tests.helpers.commands import run
 from tests.helpers.exports import HEAD, hub_of
 
 MINILM = Path("~/.cache/linformer/all-MiniLM-L6-v2").expanduser()
@@ -449,8 +449,7 @@ def test_an_imported_encoder_is_fine_tuned_and_pretrained_by_the_commands(tmp_pa
     assert classify("the dog")[0]["label"] in ("good", "bad")
     (tmp_path / "train.txt").write_text("the dog sees unbelievable houses\n" * 30)
     files = ("--train", "train.txt", "--valid", "train.txt", "--out", "data", "--tokenizer", "in", "--workers", 2)
-    printed = run("linformer", "prepare", "corpus", *files, cwd=tmp_path)
-    assert "recipe=encoder task.data=data criterion.teacher=in " in last_line(printed)
+    run("linformer", "prepare", "corpus", *files, cwd=tmp_path)
     words = ["--config-dir", Path(__file__).parents[2] / "configs/pretrain", "--config-name", "continue", "recipe=tiny"]
     words += ["task.data=data", "checkpoint.finetune_from_model=in/checkpoint.pt", "checkpoint.save_dir=on"]
     words += ["common.cpu=true", "optimization.max_update=2", "task.mask_whole_words=true", "dataset.num_workers=0"]
