@@ -1,4 +1,4 @@
-"""Drop-in for fairseq's examples/linformer: its flags, its checkpoints, and runs that go on from them."""
+"""Compatibility with fairseq's examples/linformer: flags, checkpoints, and continued runs."""
 
 import json
 from argparse import Namespace
@@ -17,13 +17,13 @@ from tests.helpers.commands import as_flags, run
 
 EXAMPLE = Path(fairseq.__file__).parent / "examples" / "linformer" / "linformer_src"
 LENGTH = 32
-SHARINGS = {  # their flags, our word
+SHARINGS = {  # our option: their flags
     "headwise": ["--compressed", 4],
     "key-value": ["--compressed", 8, "--shared-kv-compressed", 1],
     "layerwise": ["--compressed", 4, "--shared-layer-kv-compressed", 1],
 }
 
-# Prints their logits for one row of tokens, as JSON; in a process of its own, because both register linformer_roberta.
+# Prints their logits of token ids as JSON, in another process, because both packages register linformer_roberta.
 THEIR_LOGITS = """
 import argparse, json, sys, torch
 from fairseq import checkpoint_utils, utils
@@ -38,7 +38,7 @@ with torch.no_grad():
 
 
 def flags(data, user_dir, save_dir, updates, *more):
-    """A command line of the example's users; dropout is off, so that two runs can be compared."""
+    """Return a command line of the example, without dropout, so that two runs can be compared."""
     options = {"arch": "linformer_roberta_base", "task": "masked_lm", "criterion": "masked_lm", "optimizer": "adam"}
     options |= {"encoder_layers": 2, "encoder_embed_dim": 24, "encoder_ffn_embed_dim": 32, "encoder_attention_heads": 3}
     options |= {"tokens_per_sample": LENGTH, "sample_break_mode": "none", "batch_size": 4, "num_workers": 0, "seed": 3}
@@ -51,14 +51,14 @@ def flags(data, user_dir, save_dir, updates, *more):
 
 @pytest.fixture(scope="module", params=SHARINGS)
 def theirs(request, corpus, tmp_path_factory):
-    """A run of eight updates with their code: its sharing, its checkpoint of the fourth update, and its losses."""
+    """Train eight updates with their code; return the sharing, the checkpoint of the fourth update, and the losses."""
     folder = tmp_path_factory.mktemp("theirs")
     output = run(*flags(corpus, EXAMPLE, "run", 8, *SHARINGS[request.param]), cwd=folder)
     return request.param, folder / "run" / "checkpoint_1_4.pt", losses(output)
 
 
 def losses(output: str) -> dict[int, float]:
-    """Training loss by update."""
+    """Return the training loss of each update."""
     rows = [json.loads(line[line.index('{"epoch"') :]) for line in output.splitlines() if '"num_updates"' in line]
     return {int(row["num_updates"]): float(row["loss"]) for row in rows if "loss" in row}
 
@@ -77,14 +77,14 @@ def test_a_checkpoint_of_theirs_gives_the_same_logits(theirs, corpus, tmp_path):
 
 
 @pytest.mark.parametrize("theirs", ["headwise", "layerwise"], indirect=True)
-def test_training_goes_on_from_their_checkpoint(theirs, corpus, tmp_path):
-    """To the parameters that their code reached, by Adam's moments; layerwise needs --reset-optimizer, and says so."""
+def test_training_continues_from_their_checkpoint(theirs, corpus, tmp_path):
+    """The parameters, and with them Adam's moments, are those of their code; layerwise needs --reset-optimizer."""
     sharing, checkpoint, expected = theirs
     command = flags(corpus, ROOT / "fairseq_linformer", "ours", 8, "--restore-file", checkpoint, *SHARINGS[sharing])
     if sharing == "layerwise":
         assert "pass --reset-optimizer" in run(*command, cwd=tmp_path, status=1)
         ours = losses(run(*command, "--reset-optimizer", cwd=tmp_path))
-        assert ours[1] < expected[1], "the first batch again, with weights that know it"
+        assert ours[1] < expected[1], "the first batch again, after it was trained on"
     else:
         ours = losses(run(*command, cwd=tmp_path))
         assert ours == pytest.approx({update: expected[update] for update in (5, 6, 7, 8)}, abs=2e-3)
@@ -93,8 +93,9 @@ def test_training_goes_on_from_their_checkpoint(theirs, corpus, tmp_path):
             for folder in (tmp_path / "ours", checkpoint.parent)
         )
         rename_parameters(theirs_reached)
-        own = {name for name in reached if name.endswith("_projection.multiplier")}  # c, which is 1 in theirs
-        assert reached.keys() - own == theirs_reached.keys() and {float(reached[name]) for name in own} == {1.0}
+        multipliers = {name for name in reached if name.endswith("_projection.multiplier")}  # absent from theirs
+        assert reached.keys() - multipliers == theirs_reached.keys()
+        assert {float(reached[name]) for name in multipliers} == {1.0}
         for name, value in theirs_reached.items():
             torch.testing.assert_close(reached[name], value, atol=1e-5, rtol=0, msg=name)
 
@@ -104,25 +105,24 @@ def resolved(**options):
 
 
 @pytest.mark.parametrize(
-    ("given", "length", "sharing", "frozen"),
+    ("flags", "length", "sharing", "frozen"),
     [
         ({}, 128, "headwise", False),
         ({"compressed": 8}, 64, "headwise", False),
         ({"shared_kv_compressed": 1}, 128, "key-value", False),
-        ({"shared_layer_kv_compressed": 1}, 128, "layerwise", False),
         ({"shared_kv_compressed": 1, "shared_layer_kv_compressed": 1}, 128, "layerwise", False),
         ({"shared_kv_compressed": 0, "shared_layer_kv_compressed": 0, "freeze_compress": 1}, 128, "headwise", True),
         ({"compressed": 4, "projected_length": 128, "sharing": "layerwise"}, 128, "layerwise", False),
     ],
 )
-def test_their_flags_mean_what_they_meant(given, length, sharing, frozen):
-    config = resolved(**given)
+def test_their_flags_are_translated(flags, length, sharing, frozen):
+    config = resolved(**flags)
     assert config.projected_length == [length] * 12
     assert (config.sharing, config.freeze_projection) == (sharing, frozen)
 
 
 @pytest.mark.parametrize(
-    ("given", "name"),
+    ("options", "name"),
     [
         ({"compressed": 4, "projected_length": 64}, "projected_length"),
         ({"shared_kv_compressed": 1, "sharing": "none"}, "sharing"),
@@ -131,6 +131,6 @@ def test_their_flags_mean_what_they_meant(given, length, sharing, frozen):
         ({"shared_layer_kv_compressed": 2}, "shared_layer_kv_compressed"),
     ],
 )
-def test_contradictions_and_bad_values_are_rejected(given, name):
-    with pytest.raises(UserError, match=rf"^{name}={given[name]}"):
-        resolved(**given)
+def test_contradictions_and_invalid_values_are_rejected(options, name):
+    with pytest.raises(UserError, match=rf"^{name}={options[name]}"):
+        resolved(**options)
