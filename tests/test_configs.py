@@ -1,4 +1,4 @@
-"""Every YAML composes as fairseq-hydra-train composes it, means what it says and can be overridden."""
+"""Every configuration composes as in fairseq-hydra-train, is valid and can be overridden."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -19,9 +19,8 @@ from tests.helpers.configs import composed
 
 PRETRAIN = sorted(path.stem for path in (ROOT / "configs/pretrain").glob("*_*.yaml"))
 RECIPES = sorted(path.stem for path in (ROOT / "configs/finetune/recipe").glob("*.yaml"))
-RECIPE_GROUPS = ("common", "dataset", "lr_scheduler", "optimization")  # a recipe is how long and how fast, no more
+RECIPE_GROUPS = ("common", "dataset", "lr_scheduler", "optimization")
 COSTS = (ROOT / "docs/experiments/costs.md").read_text()
-MODELS = sorted(path.stem for path in (ROOT / "configs/model").glob("*_*.yaml"))
 
 
 @pytest.mark.parametrize("name", PRETRAIN)
@@ -54,55 +53,49 @@ def test_pretraining(name):
     ],
 )
 def test_the_folder_of_a_pretraining_names_its_model_and_choices(words, suffix):
-    """Otherwise a comparison finds the first variant's run complete."""
+    """Otherwise all variants of a comparison would have one folder."""
     cfg = composed("pretrain", "tiny_512", "task.data=data-bin/corpus", *words.split())
     assert cfg.checkpoint.save_dir == f"runs/tiny_512{suffix}"
     assert cfg.common.bf16 == ("bf16" in words) and not (cfg.common.bf16 and cfg.common.fp16)
 
 
 def test_the_fast_preset_changes_the_optimizer_and_adds_value_residuals():
-    """With the learning rate and betas of Adam, ten times its weight decay, and the embeddings' own rate."""
+    """It has the learning rate and betas of Adam, ten times its weight decay, and a rate for embeddings."""
     paper, fast = (composed("pretrain", "large_4096", "task.data=DATA", *more) for more in ([], ["+preset=fast"]))
     OmegaConf.resolve(fast), OmegaConf.resolve(paper)
     assert fast.optimizer.pop("embedding_lr_multiplier") == 10
-    own = {"_name": "fused_adam", "momentum": None, "weight_decay": fast.optimizer.weight_decay / 10}
-    assert {**fast.optimizer, **own} == {**paper.optimizer, "momentum": None}
+    adam = {"_name": "fused_adam", "momentum": None, "weight_decay": fast.optimizer.weight_decay / 10}
+    assert {**fast.optimizer, **adam} == {**paper.optimizer, "momentum": None}
     assert fast.optimization == paper.optimization and fast.lr_scheduler == paper.lr_scheduler
     assert fast.optimizer._name == "muon" and fast.model.value_residual and not paper.model.value_residual
 
 
 @pytest.mark.parametrize(("preset", "segments"), [("near_and_far", 0), ("[fast,fetch]", 8)])
 def test_the_low_rank_presets(preset, segments):
-    """Alone and beside the fast one; k stays that of the recipe."""
+    """The projected length is that of the configuration."""
     cfg = composed("pretrain", "base_4096", "task.data=DATA", f"+preset={preset}")
     config = resolve_config(cfg.model, cfg.task.tokens_per_sample)
-    assert config.projection == "split-pool" and config.value_residual
+    assert config.projection == "split-pool" and config.value_residual and set(config.projected_length) == {256}
     assert (cfg.optimizer._name == "muon") == ("fast" in preset)
     assert set(config.linformer_window) == {128} and set(config.linformer_fetch or [0]) == {segments}
-    paper = composed("pretrain", "base_4096", "task.data=DATA")
-    assert config.projected_length == resolve_config(paper.model, 4096).projected_length
 
 
-def test_what_continues_reads_the_model_from_the_checkpoint():
+def test_continued_pretraining():
     words = ["task.data=DATA", "checkpoint.finetune_from_model=CHECKPOINT"]
     cfg = composed("pretrain", "continue", *words)
     OmegaConf.resolve(cfg)
     options = yaml.safe_load((ROOT / "configs/model/options.yaml").read_text())
-    assert OmegaConf.to_container(cfg.model) == options  # none that would win over the checkpoint's
+    assert OmegaConf.to_container(cfg.model) == options, "the checkpoint's options are used"
     assert cfg.task.tokens_per_sample is None and cfg.lr_scheduler.total_num_update == cfg.optimization.max_update
     assert 8 * cfg.dataset.batch_size * cfg.optimization.update_freq[0] == 512, "the header's batch arithmetic"
     assert (cfg.optimization.max_update, cfg.optimization.lr, cfg.lr_scheduler.warmup_updates) == (3000, [0.0001], 300)
-    tiny = composed("pretrain", "continue", *words, "recipe=tiny")
-    assert (tiny.dataset.batch_size, tiny.optimization.update_freq) == (2, [1]) and not tiny.common.fp16
     taught = composed("pretrain", "continue", *words, "recipe=encoder", "criterion.teacher=T")
     assert (taught.criterion._name, taught.criterion.teacher) == ("encoder_distillation", "T")
     assert (taught.task.only_positions_from, taught.task.shortest_text, taught.task.skip_masking) == (0, None, True)
 
 
 WORDS = ["task.data=data-bin/tasks/MINE/", "checkpoint.finetune_from_model=CHECKPOINT"]
-
-
-# Of examples/roberta/config/finetuning: learning rate, batch, updates, warm-up. It has no WNLI, which gets RTE's.
+# Of examples/roberta/config/finetuning: learning rate, batch, updates, warm-up. WNLI is not there, and has RTE's.
 FAIRSEQ = {
     "cola": (1e-5, 16, 5336, 320),
     "mnli": (1e-5, 32, 123873, 7432),
@@ -117,23 +110,28 @@ FAIRSEQ = {
 }
 
 
+@pytest.fixture(scope="module")
+def finetuning():
+    """The composed configuration of fine-tuning, with recipe=own."""
+    return composed("finetune", "finetune", *WORDS, "model=tiny_512")
+
+
 @pytest.mark.parametrize("name", RECIPES)
-def test_recipe(name):
-    cfg = composed("finetune", "finetune", *WORDS, f"recipe={name}")
-    OmegaConf.resolve(cfg)
+def test_recipe(name, finetuning):
+    recipe = yaml.safe_load((ROOT / f"configs/finetune/recipe/{name}.yaml").read_text())
+    assert {*recipe} <= {*RECIPE_GROUPS}
+    OmegaConf.set_struct(finetuning, True)  # rejects unknown options
+    cfg = OmegaConf.merge(finetuning, recipe)
     length, warmup = cfg.optimization.max_update, cfg.lr_scheduler.warmup_updates
     assert 0 < warmup < length or (name == "own" and length == 0 < cfg.optimization.max_epoch)
-    assert cfg.lr_scheduler.total_num_update == length and cfg.checkpoint.save_dir == "runs/MINE"
-    assert {*yaml.safe_load((ROOT / f"configs/finetune/recipe/{name}.yaml").read_text())} <= {*RECIPE_GROUPS}
-    found = (cfg.optimization.lr[0], cfg.dataset.batch_size, length, warmup)
-    assert FAIRSEQ.get(name, found) == found
+    assert cfg.lr_scheduler.total_num_update == length
+    values = (cfg.optimization.lr[0], cfg.dataset.batch_size, length, warmup)
+    assert FAIRSEQ.get(name, values) == values
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_fine_tuning_of_every_model(model):
-    cfg = composed("finetune", "finetune", *WORDS, f"model={model}")
-    OmegaConf.resolve(cfg)
-    assert cfg.task.max_positions == resolve_config(cfg.model, cfg.task.max_positions).max_positions
+def test_fine_tuning(finetuning):
+    cfg = OmegaConf.create(OmegaConf.to_container(finetuning, resolve=True))
+    assert cfg.task.max_positions == resolve_config(cfg.model, cfg.task.max_positions).max_positions == 512
     assert (cfg.task._name, cfg.criterion._name) == ("text_prediction", "text_prediction")
     assert (cfg.task.truncation, cfg.task.truncate_to, cfg.task.shorten_method) == ("head", None, "none")
     assert (cfg.task.num_classes, cfg.task.init_token, cfg.task.separator_token) == (-1, 0, 2)
@@ -141,7 +139,7 @@ def test_fine_tuning_of_every_model(model):
     assert cfg.checkpoint.best_checkpoint_metric == "score" and cfg.checkpoint.maximize_best_checkpoint_metric
     adam = cfg.optimizer
     assert (adam._name, adam.adam_betas, adam.weight_decay) == ("fused_adam", "(0.9,0.98)", 0.1)
-    assert (Path(cfg.common.user_dir) / "model/config.py").is_file()
+    assert (Path(cfg.common.user_dir) / "model/config.py").is_file() and cfg.checkpoint.save_dir == "runs/MINE"
 
 
 SET = {
@@ -165,40 +163,32 @@ SET = {
     ],
 )
 def test_options_file_lists_every_option_at_its_default(file, config, name):
-    """Hydra can override on the command line what a YAML names: an option missing there needs an odd plus sign."""
+    """Hydra overrides only options in a YAML."""
     options = yaml.safe_load((ROOT / f"configs/{file}.yaml").read_text())
     defaults = {field.name: field.default for field in fields(config)}
     assert options == {**defaults, "_name": name, **SET.get(file, {})}
 
 
-def test_any_option_is_overridden_on_the_command_line():
+def test_options_are_overridden_on_the_command_line():
     overrides = ["task.data=D", "model=base_512", "model.encoder_layers=3", "model.sharing=key-value"]
     overrides += ["model.projected_length=192..64", "task.mask_prob=0.3", "optimizer.weight_decay=0"]
     cfg = composed("pretrain", "tiny_512", *overrides)
     config = resolve_config(cfg.model, 512)
     assert (config.projected_length, config.sharing) == ([192, 128, 64], "key-value")
     assert (cfg.task.mask_prob, cfg.optimizer.weight_decay) == (0.3, 0)
-
-
-def test_truncation_and_what_the_task_follows_on_the_command_line():
-    overrides = ["task.data=D", "checkpoint.finetune_from_model=C", "task.truncation=head-tail", "task.truncate_to=256"]
-    overrides += ["criterion.classification_head_name=other", "criterion.regression_target=true", "common.seed=7"]
-    cfg = composed("finetune", "finetune", *overrides, "model=base_4096")
+    overrides = ["task.truncation=head-tail", "task.truncate_to=256", "criterion.classification_head_name=other"]
+    overrides += ["criterion.regression_target=true", "common.seed=7", "model=base_4096"]
+    cfg = composed("finetune", "finetune", *WORDS, *overrides)
     assert (cfg.task.truncation, cfg.task.truncate_to, cfg.task.max_positions) == ("head-tail", 256, 4096)
     assert (cfg.task.classification_head_name, cfg.task.regression_target, cfg.task.seed) == ("other", True, 7)
 
 
-@pytest.mark.slow
-def test_fine_tuning_on_one_gpu_unless_asked(monkeypatch):
-    """Each adds its own rows to an update, so the recipe would be another on every machine."""
-    words = ["task.data=D", "checkpoint.finetune_from_model=C"]
-
-    def world_size(*more):
-        return composed("finetune", "finetune", *words, *more).distributed_training.distributed_world_size
-
-    assert world_size() == 1 and world_size("distributed_training.distributed_world_size=4") == 4
+def test_fine_tuning_uses_one_gpu_by_default(finetuning, monkeypatch):
+    """Each GPU adds its batch to an update."""
+    assert finetuning.distributed_training.distributed_world_size == 1
     for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID", "SLURM_LOCALID"):
         monkeypatch.setenv(name, "3")
     for launcher, name in (("torchrun", "WORLD_SIZE"), ("slurm", "SLURM_NTASKS")):
         monkeypatch.setenv(name, "8")
-        assert world_size(f"+distributed={launcher}") == 8
+        cfg = composed("finetune", "finetune", *WORDS, f"+distributed={launcher}")
+        assert cfg.distributed_training.distributed_world_size == 8

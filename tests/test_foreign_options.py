@@ -1,7 +1,8 @@
-"""Options from someone else's file: what refers to this machine, ${oc.env:SECRET} say, is never looked up."""
+"""References in untrusted files, such as ${oc.env:SECRET}, are never resolved."""
 
 import contextlib
 import json
+import shutil
 from argparse import Namespace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from tests.helpers.exports import write_pretrained
 
 SECRET = "not-to-be-seen-2f81c"
 REFERENCE = "${oc.env:LINFORMER_SECRET}"
-REFUSED = r"\$\{.*is not allowed"
+REJECTED = r"\$\{.*is not allowed"
 
 
 @pytest.fixture(autouse=True)
@@ -29,18 +30,18 @@ def secret(monkeypatch):
 
 
 def attacked(checkpoint: Path, name: str = "model.activation_fn", value=REFERENCE) -> Path:
-    """The checkpoint with another value of an option in its file."""
+    """Replace the value of an option in the file of a checkpoint."""
     state = torch.load(checkpoint, weights_only=True)
     *groups, last = name.split(".")
-    place = state["cfg"]
+    options = state["cfg"]
     for group in groups:
-        place = place[group]
-    place[last] = value
+        options = options[group]
+    options[last] = value
     torch.save(state, checkpoint)
     return checkpoint
 
 
-PLACES = {
+OPTIONS = {
     "a string option": ("model.activation_fn", REFERENCE),
     "a path": ("task.data", f"/data/{REFERENCE}"),
     "a list": ("optimization.lr", [REFERENCE]),
@@ -51,55 +52,53 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("name, value", PLACES.values(), ids=PLACES)
-@pytest.mark.parametrize("form", ["a.bin", "old.pt"])
-def test_no_reference_in_a_checkpoint_is_looked_up(name, value, form, vocabulary, tmp_path):
-    """Wherever it stands, and whatever the file is called and was written by."""
-    checkpoint = attacked(write_pretrained(tmp_path / "run", vocabulary), name, value).rename(tmp_path / form)
-    if form == "old.pt":
-        state = torch.load(checkpoint, weights_only=True)
-        torch.save(state, checkpoint, _use_new_zipfile_serialization=False)
-    for read in (read_checkpoint, read_progress):
-        with pytest.raises(UserError, match=REFUSED):
-            read(checkpoint)
+@pytest.mark.parametrize("name, value", OPTIONS.values(), ids=OPTIONS)
+def test_no_reference_in_a_checkpoint_is_resolved(name, value, vocabulary, tmp_path):
+    checkpoint = attacked(write_pretrained(tmp_path / "run", vocabulary), name, value)
+    state = torch.load(checkpoint, weights_only=True)
+    torch.save(state, tmp_path / "old.bin", _use_new_zipfile_serialization=False)
+    for path in (checkpoint, tmp_path / "old.bin"):
+        for read in (read_checkpoint, read_progress):
+            with pytest.raises(UserError, match=REJECTED):
+                read(path)
 
 
-def test_nor_one_in_the_arguments_of_an_earlier_fairseq(vocabulary, tmp_path):
-    """fairseq composes a configuration of them, which looks references up."""
+def test_no_reference_in_the_arguments_of_an_earlier_fairseq_is_resolved(vocabulary, tmp_path):
+    """fairseq composes a configuration from them, which would resolve references."""
     checkpoint = write_pretrained(tmp_path / "run", vocabulary)
     state = torch.load(checkpoint, weights_only=True)
     arguments = Namespace(arch="roberta_base", task="masked_lm", data=REFERENCE, criterion="masked_lm")
     torch.save({**state, "cfg": None, "args": arguments}, checkpoint)
-    with pytest.raises(UserError, match=REFUSED):
+    with pytest.raises(UserError, match=REJECTED):
         read_checkpoint(checkpoint)
 
 
-def test_no_model_is_loaded_or_taken_as_a_teacher_or_a_start_with_one(vocabulary, tmp_path):
+def test_no_model_teacher_or_initial_checkpoint_with_a_reference_is_loaded(vocabulary, tmp_path):
     checkpoint = attacked(write_pretrained(tmp_path / "run", vocabulary))
-    with pytest.raises(UserError, match=REFUSED):
+    with pytest.raises(UserError, match=REJECTED):
         LinformerRobertaModel.from_pretrained(str(checkpoint.parent), checkpoint.name)
     cfg = OmegaConf.create({"model": {"projected_length": None}})
     cfg.checkpoint = {"finetune_from_model": str(checkpoint), "restore_file": LAST, "save_dir": str(tmp_path)}
-    with pytest.raises(UserError, match=REFUSED):
+    with pytest.raises(UserError, match=REJECTED):
         adopt_model_options(cfg)
     criterion = MaskedLmDistillation.__new__(MaskedLmDistillation)
     torch.nn.Module.__init__(criterion)
     criterion.cfg = MaskedLmDistillationConfig(teacher=str(checkpoint))
-    with pytest.raises(UserError, match=REFUSED):
+    with pytest.raises(UserError, match=REJECTED):
         _ = criterion.teacher
 
 
-@pytest.mark.parametrize("name", ["sharing", "activation_fn", "more"])
-def test_a_folder_of_transformers_has_none_either(name, vocabulary, tmp_path, capfd):
+def test_no_reference_in_a_folder_of_transformers_is_resolved(vocabulary, tmp_path, capfd):
     pytest.importorskip("transformers", reason="transformers is not installed")
     main(["export", str(write_pretrained(tmp_path / "run", vocabulary)), "--out", str(tmp_path / "exported")])
     file = tmp_path / "exported" / "config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), name: [REFERENCE]}))
-    for verb in ("import", "convert"):
-        with pytest.raises(SystemExit, match=REFUSED):
-            main([verb, str(tmp_path / "exported"), "--out", str(tmp_path / "out")])
-        assert not (tmp_path / "out").exists()
-    assert SECRET not in "".join(capfd.readouterr())
+    content = json.loads(file.read_text())
+    for name in ("sharing", "more"):
+        file.write_text(json.dumps({**content, name: [REFERENCE]}))
+        for verb in ("import", "convert"):
+            with pytest.raises(SystemExit, match=REJECTED):
+                main([verb, str(tmp_path / "exported"), "--out", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists() and SECRET not in "".join(capfd.readouterr())
 
 
 EVIL = "from pathlib import Path\nPath({mark!r}).touch()\nclass {name}: pass\n"
@@ -107,7 +106,7 @@ EVIL = "from pathlib import Path\nPath({mark!r}).touch()\nclass {name}: pass\n"
 
 @pytest.mark.parametrize("stock", [False, True], ids=["ours", "stock"])
 def test_the_code_in_a_folder_of_transformers_is_never_run(stock, vocabulary, tmp_path, monkeypatch):
-    """Not even where someone would answer yes: transformers asks on standard input."""
+    """Not even if the user answers yes: transformers asks on standard input."""
     pytest.importorskip("transformers", reason="transformers is not installed")
     from tests.helpers.stock import write_stock
 
@@ -116,7 +115,7 @@ def test_the_code_in_a_folder_of_transformers_is_never_run(stock, vocabulary, tm
         write_stock(source)
     else:
         main(["export", str(write_pretrained(tmp_path / "run", vocabulary)), "--out", str(source)])
-        (source / "fairseq").rename(tmp_path / "fairseq")
+        shutil.rmtree(source / "fairseq")
     names = ("AutoConfig", "AutoModel", "AutoModelForMaskedLM", "AutoTokenizer")
     code = "".join(EVIL.format(mark=str(mark), name=f"Evil{name}") for name in names)
     (source / "evil.py").write_text(code)
@@ -126,13 +125,9 @@ def test_the_code_in_a_folder_of_transformers_is_never_run(stock, vocabulary, tm
         if name == "tokenizer_config.json":
             content["tokenizer_class"] = "Evil"
         (source / name).write_text(json.dumps({**content, "auto_map": mapped}))
-    monkeypatch.setattr("builtins.input", lambda *said: "y")
+    monkeypatch.setattr("builtins.input", lambda *prompt: "y")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
     for verb in ("import", "convert"):
-        with contextlib.suppress(SystemExit):  # with an error, or not: transformers may have a class of that name
+        with contextlib.suppress(SystemExit):  # transformers may have a class of that name
             main([verb, str(source), "--out", str(tmp_path / verb)])
-        assert not mark.exists()
-    if not stock:  # what export wrote still comes back
-        (tmp_path / "fairseq").rename(source / "fairseq")
-        main(["import", str(source), "--out", str(tmp_path / "back")])
         assert not mark.exists()
