@@ -61,44 +61,31 @@ REJECTED = [
     "flex_attention=True attention_dropout=0 attention=longformer positions=alibi",
     "flex_attention=True attention_dropout=0 attention=longformer encoder_attention_heads=96",
     "linformer_block=256 linformer_window=8 linformer_fetch=2 projection=mean-pool flex_attention=True",
-    "linformer_window=-1",
     "linformer_window=8 attention=revisited-linformer",
     "linformer_sinks=1",
     "linformer_fetch=2 linformer_window=8",
-    "alternating_every=0",
     "alternating_window=3",
     "alternating_first=3",
-    "bigbird_block=0",
-    "bigbird_random_blocks=-1",
     "linear_feature_map=relu",
-    "lion_chunk=0",
     "lion_decay=exponential",
     "long_short_conv_width=4",
-    "long_short_rank=0",
     "long_short_window=0",
     "longformer_global_tokens=-1|513",
     "longformer_window=0|5|4..0|4..7|4,6,8|wide",
     "nystrom_conv_width=-1|4",
     "nystrom_iterations=0|13",
-    "nystrom_landmarks=0",
-    "performer_features=0",
-    "performer_redraw_interval=-1",
-    "quasiseparable_chunk=0",
-    "reformer_chunk_length=0",
-    "reformer_hashes=0",
-    "rfa_features=0",
-    "rfa_redraw_interval=-1",
     "rfa_temperature=0.0|inf",
-    "sparse_expressivity=0",
     "sparse_expressivity=8 sparse_stride=4",
     "sparse_expressivity=4 sparse_pattern=strided",
     "sparse_pattern=local",
-    "sparse_stride=-1",
 ]
-MECHANISM_OF = {option.name: name for name, kind in ATTENTIONS.items() for option in fields(kind.Options)}
+OPTIONS_OF_MECHANISMS = [(option, name) for name, kind in ATTENTIONS.items() for option in fields(kind.Options)]
+MECHANISM_OF = {option.name: name for option, name in OPTIONS_OF_MECHANISMS}
 
 
 def rejected():
+    smallest = {option.name: option.metadata["smallest"] for option, _ in OPTIONS_OF_MECHANISMS}
+    yield from ([f"{name}={number - 1}"] for name, number in smallest.items() if number is not None)
     for line in REJECTED:
         option, *context = line.split()
         name, _, values = option.partition("=")

@@ -21,12 +21,13 @@ from transformers import (
     TrainingArguments,
 )
 
-from fairseq_linformer.checkpoint import UNTRAINED
+from fairseq_linformer.checkpoint import UNTRAINED, read_named_checkpoint
 from fairseq_linformer.cli.command import main
 from fairseq_linformer.convert import convert
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.hf.exporting import CLASSIFIER_REMARK, DRAWN_HEAD_REMARK, export
 from fairseq_linformer.hf.importing import DRAWN, import_folder
+from fairseq_linformer.training.launch import pretraining_command
 from tests.helpers import ROOT
 from tests.helpers.checkpoints import assert_same_weights
 from tests.helpers.commands import run
@@ -152,6 +153,8 @@ def test_imported_checkpoint_is_trained(tmp_path, vocabulary, monkeypatch):
     Path("train.txt").write_text(sentences(100, seed=1))
     files = ["--train", "train.txt", "--valid", "train.txt", "--out", "data", "--tokenizer", "imported"]
     main(["prepare", "corpus", *files, "--workers", "1"])
+    command = pretraining_command(Path("data"), read_named_checkpoint(Path("imported")))
+    assert "continue" in command and "checkpoint.finetune_from_model=imported/checkpoint.pt" in command
     words = ["--config-dir", ROOT / "configs/pretrain", "--config-name", "continue", "recipe=tiny", "task.data=data"]
     words += ["checkpoint.finetune_from_model=imported/checkpoint.pt", "checkpoint.save_dir=on", "common.cpu=true"]
     words += ["optimization.max_update=1", "optimization.lr=[0.0]", "dataset.num_workers=0"]
