@@ -7,15 +7,13 @@ import pytest
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
-from write_model_options import options_yaml
 
 import fairseq_linformer.model.roberta  # noqa: F401 (registers the architectures)
 from fairseq_linformer.attention import ATTENTIONS, get_attention
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.model.architecture import ARCHITECTURES
-from fairseq_linformer.model.config import OPTIONS, resolve_config
+from fairseq_linformer.model.config import resolve_config
 from fairseq_linformer.model.hub import architecture_options
-from tests.helpers import ROOT
 
 # Rejected values of an option, separated by |, and other options.
 REJECTED = [
@@ -165,13 +163,6 @@ def test_architecture_options_determine_the_model():
     assert not options.keys() & (training.keys() | flags.keys() | {"_name"})
     assert resolve_config(OmegaConf.create({**options, **training}), 512) == config
     assert {type(value) for value in asdict(config).values()} <= {int, float, bool, str, list, type(None)}
-
-
-def test_the_file_of_options_is_up_to_date():
-    """Hydra overrides only options in a YAML."""
-    written = (ROOT / "configs" / "model" / "options.yaml").read_text()
-    assert written == options_yaml(), "run python scripts/write_model_options.py"
-    assert OmegaConf.create(written).keys() == {"_name", *OPTIONS}
 
 
 def test_max_positions_default_to_the_tasks_length():

@@ -2,7 +2,6 @@
 
 import json
 import random
-import re
 from functools import partial
 from pathlib import Path
 
@@ -153,11 +152,11 @@ def test_hidden_states_and_logits_equal_those_of_transformers(tmp_path, kind, op
     model = write_encoder(tmp_path / "source", kind, options)
     if kind == "BertForMaskedLM":  # the first BERTs have names of TensorFlow
         file = tmp_path / "source/model.safetensors"
-        weights = load_file(file).items()
-        names = {
-            name: name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta") for name, _ in weights
-        }
-        save_file({names[name]: tensor for name, tensor in weights}, file, {"format": "pt"})
+        weights = load_file(file)
+        for name in [name for name in weights if "LayerNorm." in name]:
+            old_name = name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta")
+            weights[old_name] = weights.pop(name)
+        save_file(weights, file, {"format": "pt"})
     remarks = import_folder(tmp_path / "source", tmp_path / "in")
     hub = hub_of(tmp_path / "in" / UNTRAINED)
     texts = [*SENTENCES, "the dog sees houses " * N]  # the last is as long as the model reads
@@ -180,6 +179,7 @@ def test_hidden_states_and_logits_equal_those_of_transformers(tmp_path, kind, op
         expected = model(theirs, attention_mask=real.long()).logits
         torch.testing.assert_close(hub.model(ours, classification_head_name=HEAD)[0], expected, rtol=1e-5, atol=1e-5)
     assert ("left out: bert.pooler.dense" in remarks) == (kind == "BertModel")
+    assert (PAIRS_REMARK in remarks) == (kind == "BertForSequenceClassification"), "it has two token types"
 
 
 def difficult(count: int) -> list[str]:
@@ -269,12 +269,8 @@ def test_other_models_are_rejected_before_anything_is_written(tmp_path, changes,
     assert not (tmp_path / "in").exists()
 
 
-def test_tokenizers_that_do_not_belong_to_the_model_are_rejected(tmp_path, vocabulary):
+def test_incomplete_tokenizers_are_rejected(tmp_path):
     write_encoder(tmp_path / "source")
-    import_folder(tmp_path / "source", tmp_path / "in")
-    (tmp_path / "in" / "dict.txt").write_bytes((vocabulary / "dict.txt").read_bytes())
-    with pytest.raises(UserError, match=r"dict\.txt"):
-        load_tokenizer(tmp_path / "in")
     tokenizer = word_pieces()
     tokenizer.mask_token = None
     tokenizer.save_pretrained(tmp_path / "source")
@@ -339,12 +335,6 @@ def test_the_maximum_length_in_the_tokenizers_file(tmp_path):
         assert settings == {"transformer_task": "feature-extraction", **expected}
 
 
-def test_a_classifier_of_pairs_loses_its_token_types(tmp_path):
-    for types in (2, 1):
-        write_encoder(tmp_path / "source", "BertForSequenceClassification", {**BERT, "type_vocab_size": types})
-        assert (PAIRS_REMARK in import_folder(tmp_path / "source", tmp_path / f"in-{types}")) == (types == 2)
-
-
 @torch.no_grad()
 def test_sentence_transformers_gives_our_embeddings(tmp_path):
     library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
@@ -394,14 +384,11 @@ def test_import_export_and_import_again(tmp_path, kind, long):
         assert_same_pieces(tmp_path / "source", tmp_path / f"{folder}-back", difficult(50))
 
 
-def test_the_example_of_the_card_has_the_mask_of_the_tokenizer(tmp_path, monkeypatch):
+def test_the_example_of_the_card_has_the_mask_of_the_tokenizer(tmp_path):
     write_encoder(tmp_path / "source", "BertForMaskedLM", {**BERT, "hidden_act": "gelu"})
     import_folder(tmp_path / "source", tmp_path / "in")
     export(tmp_path / "in", tmp_path / "FOLDER")
-    (code,) = re.findall(r"```python\n(.*?)```", (tmp_path / "FOLDER/README.md").read_text(), re.DOTALL)
-    assert 'model("The answer is [MASK].")' in code
-    monkeypatch.chdir(tmp_path)
-    exec(code)
+    assert 'model("The answer is [MASK].")' in (tmp_path / "FOLDER/README.md").read_text()
 
 
 @pytest.mark.exhaustive
