@@ -138,8 +138,7 @@ def convert(
         report.left_out.extend(heads)
         errors = None
         if fit_on is not None:
-            _check_corpus(fit_on, vocabulary, new)
-            errors = _fit(old, new, positions, fit_on)
+            errors = _fit(old, new, positions, fit_on, vocabulary)
         if is_of_transformers(source):
             origin = Origin(source=name or source.absolute().name, sha256=digest_folder(source))
         else:
@@ -357,19 +356,17 @@ def _copy_random_buffers(model: nn.Module, state: Mapping[str, Tensor]) -> list[
     return new
 
 
-def _check_corpus(corpus: Path, vocabulary: Mapping[str, str], new: LinformerRobertaModel) -> None:
-    """Reject a model without matrices to fit, and a corpus of another vocabulary than that of these digests."""
-    options = new.args
-    uses_projection = get_attention(options.attention).USES_PROJECTION
-    mechanism = f"projection={options.projection}" if uses_projection else f"attention={options.attention}"
-    fitted = bool(fitted_matrices(new))
-    check("--fit-on", corpus, fitted, f"left out with {mechanism}, which has no E and F and no learned feature map")
+def _fit(
+    old: LinformerRobertaModel, new: LinformerRobertaModel, positions: str, corpus: Path, vocabulary: Mapping[str, str]
+) -> Errors:
+    """Fit the matrices of the new model to the attention of the source, extended to the new length.
+
+    A corpus is rejected if its vocabulary has other digests.
+    """
+    allowed = f"left out with attention={new.args.attention} without trained E and F or a learned feature map"
+    check("--fit-on", corpus, bool(fitted_matrices(new)), allowed)
     digests = digest_vocabulary(load_dictionary(corpus / DICTIONARY_FILE), corpus)
     check_same_vocabulary(digests, vocabulary, str(corpus), "the source")
-
-
-def _fit(old: LinformerRobertaModel, new: LinformerRobertaModel, positions: str, corpus: Path) -> Errors:
-    """Fit the matrices of the new model to the attention of the source, extended to the new length."""
     longest, dictionary = new.args.max_positions, old.encoder.dictionary
     batches = sample_batches(corpus, dictionary, longest)
     teacher, _ = _build(old, {**architecture_options(old.args), "max_positions": longest}, dictionary, positions)

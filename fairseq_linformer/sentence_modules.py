@@ -1,4 +1,4 @@
-"""Files of sentence-transformers modules, such as pooling and normalization, that checkpoints carry along."""
+"""Files of sentence-transformers modules, such as pooling and normalization, which checkpoints contain."""
 
 import json
 import re
@@ -87,10 +87,7 @@ def _length(encoder: Path) -> dict[str, str]:
 def pooling_of(files: Mapping[str, str]) -> str:
     """Return the pooling of token features: "cls" for that of <s>; "mean" or "max" over the tokens.
 
-    The default, if no file configures pooling, is "mean".
-
-    Raises:
-        UserError: the pooling is another one, or combines several.
+    The default, if no file configures pooling, is "mean". Other and combined poolings are rejected.
     """
     modules = json.loads(files.get(MODULES_FILE, "[]"))
     paths = [module["path"] for module in modules if module["type"].endswith(".Pooling")]
@@ -115,13 +112,9 @@ def lengthened(files: Mapping[str, str], longest: int) -> dict[str, str]:
 
 
 def write_sentence_modules(files: Mapping[str, str], folder: Path) -> None:
-    """Write the module files of a checkpoint.
-
-    Raises:
-        UserError: a file name is not one of sentence-transformers, as the checkpoint may be untrusted.
-    """
+    """Write the module files of a checkpoint, which may be untrusted; reject names of other files."""
     for name, text in files.items():
         if not _NAMES.fullmatch(name):
-            raise UserError(f"the checkpoint carries {name!r}, which is no file of sentence-transformers")
+            raise UserError(f"the checkpoint contains {name!r}, which is no file of sentence-transformers")
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")

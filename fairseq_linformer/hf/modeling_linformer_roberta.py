@@ -249,16 +249,12 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel, Encoder):
                 return None
             source, padding_mask = "input_ids", input_ids.eq(self.padding_idx)
         elif attention_mask.shape != shape:
-            allowed = f"{tuple(shape)}, a number per token"
-            raise ValueError(f"attention_mask has the shape {tuple(attention_mask.shape)}, it must be {allowed}")
+            raise ValueError(f"attention_mask has the shape {tuple(attention_mask.shape)}, it must be {tuple(shape)}")
         else:
             source, padding_mask = "attention_mask", attention_mask.eq(0)
         row = misplaced_padding(padding_mask)
         if row is not None:
-            raise ValueError(
-                f"{source}: row {row} has padding before a token, or no token: padding must be on the right "
-                "(tokenizer.padding_side='right')"
-            )
+            raise ValueError(f"{source}: row {row} has padding before a token, or no token: set padding_side='right'")
         return padding_mask
 
 

@@ -2,9 +2,9 @@
 
 sentencepiece replaces the longest match of its rule at each position. ``normalizers.Precompiled`` reads the same rule,
 but replaces a user-perceived character ("grapheme") of less than six bytes by its shortest match as a whole, and a
-longer one character by character. So it normalizes ``e`` with two accents, half-width
-katakana with a voice mark, and Hangul in the form of macOS incorrectly. Here Precompiled is applied to single
-characters, and NFC then composes what the rule composes; barriers separate the rest, because NFC also reorders marks.
+longer one character by character. So it normalizes ``e`` with two accents, half-width katakana with a voice mark, and
+Hangul in the form of macOS incorrectly. Here Precompiled is applied to single characters. NFC then composes the pairs
+that the rule composes; barriers separate other pairs, because NFC also reorders marks.
 """
 
 import re

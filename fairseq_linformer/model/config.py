@@ -19,7 +19,7 @@ from ..attention.linformer import PROJECTIONS, SHARINGS
 from ..attention.options import PerLayer, option
 from ..attention.positions import POSITIONS
 from ..attention.projection import LinearProjection
-from ..errors import UserError
+from ..errors import UserError, check
 from .architecture import Architecture, architecture_defaults, layers_to_keep, projection_defaults
 from .compat import ExampleFlags, translate_flags
 from .roberta_options import RobertaOptions, validate_training
@@ -127,7 +127,10 @@ def resolve_config(cfg: Any, task_length: int | None) -> ResolvedConfig:
     options = _typed(cfg)
     architecture = str(getattr(cfg, "_name", None) or getattr(cfg, "arch", None))
     options |= {name: size for name, size in architecture_defaults(architecture).items() if options[name] is None}
-    options["max_positions"] = _longest_sequence(options["max_positions"], task_length)
+    if options["max_positions"] is None:
+        options["max_positions"] = task_length
+    n, smallest = options["max_positions"], task_length or 1
+    check("max_positions", n, n is not None and n >= smallest, f"at least {smallest}, the task's longest sequence")
     options |= translate_flags(options)
     options |= projection_defaults(options)
     options |= layers_to_keep(options)
@@ -149,11 +152,3 @@ def _typed(cfg: Any) -> dict[str, Any]:
         version = "; a checkpoint that has it is of another version of this plugin" * isinstance(error, ConfigKeyError)
         raise UserError(f"{name}: {str(error).splitlines()[0]}{version}") from error
     return {name: options[name] for name in OPTIONS}
-
-
-def _longest_sequence(max_positions: int | None, task_length: int | None) -> int:
-    if max_positions is None and task_length is None:
-        raise UserError("max_positions is missing: set it, as the task has no longest sequence")
-    if max_positions is not None and task_length is not None and max_positions < task_length:
-        raise UserError(f"max_positions={max_positions} is below the task's longest sequence, {task_length}")
-    return cast(int, task_length if max_positions is None else max_positions)

@@ -15,12 +15,6 @@ from torch.autograd.function import once_differentiable
 LOGITS_ON_CPU, LOGITS_ON_GPU = 2**24, 2**27
 
 
-def sum_of_losses(head: Any, features: Tensor, targets: Tensor) -> Tensor:
-    """Return ``linear_cross_entropy`` of RoBERTa's LM head on features (N, d)."""
-    x = head.layer_norm(head.activation_fn(head.dense(features)))
-    return linear_cross_entropy(x, head.weight, head.bias, targets)
-
-
 def linear_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
     """Sum the cross-entropy of the logits x weight^T + bias over N tokens, in nats and float32.
 

@@ -19,7 +19,7 @@ from .batch import mean_over_text
 from .config import LinformerRobertaConfig, ResolvedConfig, resolve_config
 from .encoder import SentenceEncoder
 from .hub import PretrainedRoberta
-from .lm_head import sum_of_losses
+from .lm_head import linear_cross_entropy
 
 # fairseq's param_group for optimizers: of the matrices of linear maps in the layers, and of token embeddings.
 IN_LAYERS, EMBEDDINGS = "in layers", "embeddings"
@@ -74,7 +74,9 @@ class LinformerRobertaEncoder(RobertaEncoder):
         output_positions = masked_tokens if masked_positions is None else masked_positions
         features, _ = self.sentence_encoder(src_tokens, output_positions, **batch_info)
         if masked_targets is not None:
-            return sum_of_losses(self.lm_head, features, masked_targets), {"inner_states": None}
+            head = self.lm_head
+            x = head.layer_norm(head.activation_fn(head.dense(features)))
+            return linear_cross_entropy(x, head.weight, head.bias, masked_targets), {"inner_states": None}
         return self.output_layer(features), {"inner_states": None}
 
     def extract_features(
