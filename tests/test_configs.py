@@ -3,6 +3,7 @@
 from dataclasses import fields
 from pathlib import Path
 
+import fairseq
 import pytest
 import yaml
 from fairseq.optim.adam import FairseqAdamConfig
@@ -21,7 +22,6 @@ from tests.helpers.configs import composed
 PRETRAIN = sorted(path.stem for path in (ROOT / "configs/pretrain").glob("*_*.yaml"))
 RECIPES = sorted(path.stem for path in (ROOT / "configs/finetune/recipe").glob("*.yaml"))
 RECIPE_GROUPS = ("common", "dataset", "lr_scheduler", "optimization")
-COSTS = (ROOT / "docs/experiments/costs.md").read_text()
 
 
 @pytest.mark.parametrize("name", PRETRAIN)
@@ -39,9 +39,6 @@ def test_pretraining(name):
     if size != "tiny":
         tokens = 8 * cfg.dataset.batch_size * cfg.optimization.update_freq[0] * cfg.task.tokens_per_sample
         assert tokens == 2**20, "the header's batch arithmetic"
-        header = (ROOT / f"configs/pretrain/{name}.yaml").read_text()
-        assert "What it costs: docs/experiments/costs.md" in header
-        assert f"| {size} | {int(length):,} | Linformer |" in COSTS
 
 
 @pytest.mark.parametrize(
@@ -81,6 +78,10 @@ def test_the_low_rank_presets(preset, segments):
     assert set(config.linformer_window) == {128} and set(config.linformer_fetch or [0]) == {segments}
 
 
+def test_the_file_of_model_options_is_up_to_date():
+    assert (ROOT / "configs/model/options.yaml").read_text() == options_yaml(), "run scripts/write_model_options.py"
+
+
 def test_continued_pretraining():
     words = ["task.data=DATA", "checkpoint.finetune_from_model=CHECKPOINT"]
     cfg = composed("pretrain", "continue", *words)
@@ -96,19 +97,7 @@ def test_continued_pretraining():
 
 
 WORDS = ["task.data=data-bin/tasks/MINE/", "checkpoint.finetune_from_model=CHECKPOINT"]
-# Of examples/roberta/config/finetuning: learning rate, batch, updates, warm-up. WNLI is not there, and has RTE's.
-FAIRSEQ = {
-    "cola": (1e-5, 16, 5336, 320),
-    "mnli": (1e-5, 32, 123873, 7432),
-    "mrpc": (1e-5, 16, 2296, 137),
-    "qnli": (1e-5, 32, 33112, 1986),
-    "qqp": (1e-5, 32, 113272, 28318),
-    "rte": (2e-5, 16, 2036, 122),
-    "sst_2": (1e-5, 32, 20935, 1256),
-    "sts_b": (2e-5, 16, 3598, 214),
-    "wnli": (2e-5, 16, 400, 24),
-    "imdb": (1e-5, 32, 7812, 469),
-}
+FAIRSEQ = Path(fairseq.__file__).parent / "examples/roberta/config/finetuning"
 
 
 @pytest.fixture(scope="module")
@@ -126,8 +115,10 @@ def test_recipe(name, finetuning):
     length, warmup = cfg.optimization.max_update, cfg.lr_scheduler.warmup_updates
     assert 0 < warmup < length or (name == "own" and length == 0 < cfg.optimization.max_epoch)
     assert cfg.lr_scheduler.total_num_update == length
-    values = (cfg.optimization.lr[0], cfg.dataset.batch_size, length, warmup)
-    assert FAIRSEQ.get(name, values) == values
+    if (FAIRSEQ / f"{name}.yaml").is_file():
+        expected = OmegaConf.load(FAIRSEQ / f"{name}.yaml")
+        assert (cfg.optimization.lr, cfg.dataset.batch_size) == (expected.optimization.lr, expected.dataset.batch_size)
+        assert (length, warmup) == (expected.optimization.max_update, expected.lr_scheduler.warmup_updates)
 
 
 def test_fine_tuning(finetuning):
@@ -164,7 +155,6 @@ SET = {
 )
 def test_options_file_lists_every_option_at_its_default(file, config, name):
     """Hydra overrides only options in a YAML."""
-    assert (ROOT / "configs/model/options.yaml").read_text() == options_yaml(), "run scripts/write_model_options.py"
     options = yaml.safe_load((ROOT / f"configs/{file}.yaml").read_text())
     defaults = {field.name: field.default for field in fields(config)}
     assert options == {**defaults, "_name": name, **SET.get(file, {})}

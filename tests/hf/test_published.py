@@ -30,7 +30,6 @@ from fairseq_linformer.hf.tokenizer import SAMPLE, write_tokenizer
 from fairseq_linformer.sentence_modules import read_sentence_modules
 from fairseq_linformer.training.launch import pretraining_command
 from tests.helpers.checkpoints import assert_same_weights
-from tests.helpers.commands import run
 from tests.helpers.exports import HEAD, hub_of
 
 MINILM = Path("~/.cache/linformer/all-MiniLM-L6-v2").expanduser()
@@ -336,20 +335,6 @@ def test_the_maximum_length_in_the_tokenizers_file(tmp_path):
 
 
 @torch.no_grad()
-def test_sentence_transformers_gives_our_embeddings(tmp_path):
-    library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
-    write_encoder(tmp_path / "source", options={**BERT, "num_hidden_layers": 1})
-    write_modules(tmp_path / "source")
-    convert(tmp_path / "source", tmp_path / "in", [], long=2 * N)
-    export(tmp_path / "in" / UNTRAINED, tmp_path / "out")
-    hub, texts = hub_of(tmp_path / "in" / UNTRAINED), [*SENTENCES, "the dog sees houses " * 6]
-    means = torch.stack([hub.extract_features(hub.encode(text))[0].mean(0) for text in texts])
-    model = library.SentenceTransformer(str(tmp_path / "out"), trust_remote_code=True, device="cpu")
-    expected = torch.nn.functional.normalize(means, dim=1)
-    torch.testing.assert_close(model.encode(texts, convert_to_tensor=True), expected, rtol=0, atol=1e-5)
-
-
-@torch.no_grad()
 @pytest.mark.parametrize(("kind", "long"), [("BertForMaskedLM", True), ("CamembertForMaskedLM", False)])
 def test_import_export_and_import_again(tmp_path, kind, long):
     """With a conversion to longer texts, or without: the export is then a RoBERTa with BERT's epsilon."""
@@ -389,21 +374,6 @@ def test_the_example_of_the_card_has_the_mask_of_the_tokenizer(tmp_path):
     import_folder(tmp_path / "source", tmp_path / "in")
     export(tmp_path / "in", tmp_path / "FOLDER")
     assert 'model("The answer is [MASK].")' in (tmp_path / "FOLDER/README.md").read_text()
-
-
-@pytest.mark.exhaustive
-def test_an_imported_encoder_is_fine_tuned_by_the_commands(tmp_path):
-    write_encoder(tmp_path / "source")
-    run("linformer", "import", "source", "--out", "in", cwd=tmp_path)
-    rows = [f"{text} {number}\t{label}\n" for number in range(9) for text, label in (("dog", "good"), ("a", "bad"))]
-    (tmp_path / "rows.tsv").write_text("".join(["text\tlabel\n", *rows]))
-    run("linformer", "prepare", "table", "rows.tsv", "--tokenizer", "in", "--out", "tasks/own", cwd=tmp_path)
-    words = ("--data", "tasks", "--tasks", "own", "--out", "runs", "--seeds", 1, "--epochs", 1, "common.cpu=true")
-    run("linformer", "finetune", "in", *words, cwd=tmp_path)
-    (run_folder,) = (path.parent for path in (tmp_path / "runs").rglob("checkpoint_best.pt"))
-    run("linformer", "export", run_folder, "--out", "out", cwd=tmp_path)
-    classify = transformers.pipeline("text-classification", str(tmp_path / "out"))
-    assert classify("the dog")[0]["label"] in ("good", "bad")
 
 
 @torch.no_grad()
