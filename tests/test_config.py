@@ -9,7 +9,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
 
 import fairseq_linformer.model.roberta  # noqa: F401 (registers the architectures)
-from fairseq_linformer.attention import ATTENTIONS, get_attention
+from fairseq_linformer.attention import ATTENTIONS
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.model.architecture import ARCHITECTURES
 from fairseq_linformer.model.config import resolve_config
@@ -20,11 +20,9 @@ REJECTED = [
     "projected_length=0|513|0.5|a..b|many|[96,64]|600..100",
     "projected_length=128..64 sharing=layerwise",
     "projected_length=100 projection=mean-pool",
-    "projected_length=513 attention=revisited-linformer",
     "sharing=all",
     "sharing=none|headwise projection=mean-pool",
     "sharing=none projection=conv",
-    "sharing=none projection=conv attention=revisited-linformer",
     "projection=lstm",
     "projection_init=normal projection=conv",
     "projection_init=segment-mean projection=random",
@@ -37,7 +35,6 @@ REJECTED = [
     "encoder_layers_to_keep=a|0,50|1,1",
     "encoder_layers_to_keep=1,2 value_residual=True",
     "encoder_layers_to_keep=0,3 attention=alternating",  # layer 3, a full one, would be the second
-    "value_residual=layers",
     "value_residual=True encoder_layers=1",
     "dropout=none",
     "attention_dropout=1.0",
@@ -109,33 +106,26 @@ def test_flags_and_hydra_give_one_configuration(architecture):
 
 
 @pytest.mark.parametrize(
-    ("value", "lengths"),
+    ("option", "value", "expected"),
     [
-        (None, [128, 128, 128]),
-        (96, [96, 96, 96]),
-        ([96, 64, 32], [96, 64, 32]),
-        ("96,64,32", [96, 64, 32]),
-        ("96..32", [96, 64, 32]),
-        ("256..255", [256, 256, 255]),
+        ("projected_length", None, [128, 128, 128]),
+        ("projected_length", 96, [96, 96, 96]),
+        ("projected_length", [96, 64, 32], [96, 64, 32]),
+        ("projected_length", "256..255", [256, 256, 255]),
+        ("longformer_window", "32..512", [32, 272, 512]),
+        ("longformer_window", "2..8", [2, 4, 8]),  # even
     ],
 )
-def test_projected_length_by_layer(value, lengths):
-    config = resolve_config(OmegaConf.create({"encoder_layers": 3, "projected_length": value}), 512)
-    assert config.projected_length == lengths
-
-
-@pytest.mark.parametrize(("value", "windows"), [(None, [512] * 3), ("32..512", [32, 272, 512]), ("2..8", [2, 4, 8])])
-def test_windows_between_the_first_and_the_last_are_even(value, windows):
-    options = {"attention": "longformer", "encoder_layers": 3, "longformer_window": value}
-    config = resolve_config(OmegaConf.create(options), 512)
-    assert [2 * layer.reach for layer in get_attention("longformer").build_layers(config)] == windows
+def test_values_per_layer(option, value, expected):
+    attention = MECHANISM_OF.get(option, "linformer")
+    options = {"attention": attention, "encoder_layers": 3, option: value}
+    assert getattr(resolve_config(OmegaConf.create(options), 512), option) == expected
 
 
 @pytest.mark.parametrize(
     ("attention", "words", "read"),
     [
         ("linformer", "--projected-length 96..32", {"projected_length": [96, 64, 32]}),
-        ("longformer", "--longformer-window 32..128", {"longformer_window": [32, 80, 128]}),
         ("long-short", "--long-short-class-token", {"long_short_class_token": True}),
     ],
 )

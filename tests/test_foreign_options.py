@@ -7,14 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 
 from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.checkpoint import read_checkpoint, read_progress
-from fairseq_linformer.checkpoint_files import LAST
 from fairseq_linformer.cli.command import main
 from fairseq_linformer.errors import UserError
-from fairseq_linformer.training.options import adopt_model_options
 from tests.helpers.exports import write_pretrained
 
 SECRET = "not-to-be-seen-2f81c"
@@ -56,7 +53,7 @@ def test_no_reference_in_a_checkpoint_is_resolved(name, value, vocabulary, tmp_p
     state = torch.load(checkpoint, weights_only=True)
     torch.save(state, tmp_path / "old.bin", _use_new_zipfile_serialization=False)
     for path in (checkpoint, tmp_path / "old.bin"):
-        for read in (read_checkpoint, read_progress):
+        for read in (read_checkpoint, read_progress, LinformerRobertaModel.load):
             with pytest.raises(UserError, match=REJECTED):
                 read(path)
 
@@ -69,16 +66,6 @@ def test_no_reference_in_the_arguments_of_an_earlier_fairseq_is_resolved(vocabul
     torch.save({**state, "cfg": None, "args": arguments}, checkpoint)
     with pytest.raises(UserError, match=REJECTED):
         read_checkpoint(checkpoint)
-
-
-def test_no_model_or_initial_checkpoint_with_a_reference_is_loaded(vocabulary, tmp_path):
-    checkpoint = attacked(write_pretrained(tmp_path / "run", vocabulary))
-    with pytest.raises(UserError, match=REJECTED):
-        LinformerRobertaModel.from_pretrained(str(checkpoint.parent), checkpoint.name)
-    cfg = OmegaConf.create({"model": {"projected_length": None}})
-    cfg.checkpoint = {"finetune_from_model": str(checkpoint), "restore_file": LAST, "save_dir": str(tmp_path)}
-    with pytest.raises(UserError, match=REJECTED):
-        adopt_model_options(cfg)
 
 
 def test_no_reference_in_a_folder_of_transformers_is_resolved(vocabulary, tmp_path, capfd):

@@ -69,20 +69,11 @@ def test_weights_come_back_bit_for_bit(options, vocabulary, tmp_path):
     assert_same_weights(checkpoint, tmp_path / "back" / UNTRAINED)
 
 
-@pytest.mark.parametrize(
-    ("kind", "attention", "pooling"),
-    [
-        ("single-label", "softmax", "cls"),
-        ("single-label", "softmax", "mean"),
-        ("multi-label", "linformer", "cls"),
-        ("regression", "softmax", "cls"),
-        ("token-label", "linformer", "cls"),
-    ],
-)
-def test_fine_tuned_model_keeps_its_head_labels_and_length(kind, pooling, attention, vocabulary, tmp_path):
+@pytest.mark.parametrize("kind", ["single-label", "multi-label", "regression", "token-label"])
+def test_fine_tuned_model_keeps_its_head_labels_and_length(kind, vocabulary, tmp_path):
     """The export itself compares logits with fairseq's."""
     scale = 5.0 if kind == "regression" else 1.0
-    options = {"attention": attention, "classifier_pooling": pooling}
+    options = {"classifier_pooling": "mean"} if kind == "multi-label" else {"attention": "softmax"}
     checkpoint = write_fine_tuned(tmp_path / "run", vocabulary, kind, scale=scale, options=options, truncate_to=9)
     assert export(checkpoint, tmp_path / "out") == [exporting.WORDS_REMARK] * (kind == "token-label")
     config = json.loads((tmp_path / "out" / "config.json").read_text())
@@ -304,14 +295,9 @@ def test_heads_for_spans_and_choices_are_initialized_at_load(tmp_path):
     torch.testing.assert_close(loss, F.cross_entropy(logits, labels))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, pytest.param({"projection": "split-pool", "linformer_window": 4}, marks=pytest.mark.exhaustive)],
-    ids=str,
-)
 @torch.no_grad()
-def test_the_whole_model_is_one_graph_for_every_length(options):
-    config = hf.LinformerRobertaConfig(**{**SMALL, "encoder_layers": 1}, **options)
+def test_the_whole_model_is_one_graph_for_every_length():
+    config = hf.LinformerRobertaConfig(**{**SMALL, "encoder_layers": 1})
     model = hf.LinformerRobertaForMaskedLM(config).eval()
     torch._dynamo.reset()
     compiled = torch.compile(model, backend="eager", fullgraph=True, dynamic=True)
