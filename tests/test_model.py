@@ -158,19 +158,14 @@ def test_batches_that_cannot_be_encoded_are_rejected(batch):
 
 @pytest.mark.parametrize(
     ("size", "layers", "d", "sharing"),
-    [
-        ("tiny", 4, 256, "none"),
-        ("small", 6, 512, "headwise"),
-        ("base", 12, 768, "key-value"),
-        ("large", 24, 1024, "layerwise"),
-    ],
+    [("tiny", 4, 256, "none"), ("base", 12, 768, "headwise"), ("large", 24, 1024, "layerwise")],
 )
 def test_parameter_counts_of_the_architectures(size, layers, d, sharing):
     """They follow README's formula; the matrices of E and F are k x n = 128 x 512."""
     options = Namespace(arch=f"linformer_roberta_{size}", sharing=sharing)
     with torch.device("meta"):
         model = LinformerRobertaModel.build_model.__func__(WithoutInitialisation, options, Task(512))
-    matrices = {"none": 2 * d // 64 * layers, "headwise": 2 * layers, "key-value": layers, "layerwise": 1}[sharing]
+    matrices = {"none": 2 * d // 64 * layers, "headwise": 2 * layers, "layerwise": 1}[sharing]
     embeddings = VOCABULARY * d + (512 + 2) * d + 2 * d  # tokens, positions (two more rows: fairseq's padding), norm
     layer = 4 * (d * d + d) + 8 * d * d + 5 * d + 4 * d
     lm_head = d * d + d + 2 * d + VOCABULARY

@@ -47,12 +47,9 @@ def options_of(name):
 
 
 MECHANISMS = [options_of(name) for name in ATTENTIONS if name != "linformer"]
-MECHANISMS += [
-    {**options_of(name), "positions": positions, "rotary_share": 0.5}
-    for name, kind in ATTENTIONS.items()
-    if kind.RELATIVE_POSITIONS and name != "linformer"
-    for positions in ("rotary", "alibi")
-]
+RELATIVE = [name for name, kind in ATTENTIONS.items() if kind.RELATIVE_POSITIONS and name != "linformer"]
+MECHANISMS += [{**options_of(name), "positions": "rotary", "rotary_share": 0.5} for name in RELATIVE]
+MECHANISMS += [{**options_of(name), "positions": "alibi"} for name in RELATIVE]
 
 
 def small(kind=hf.LinformerRobertaForMaskedLM, **options):

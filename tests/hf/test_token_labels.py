@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from itertools import groupby
 
 import pytest
@@ -88,9 +89,7 @@ def test_the_first_piece_of_a_word_has_its_label_and_the_others_continue_it(expo
 def test_labels_without_b_and_i_are_those_of_predict_with_every_strategy(exported, strategy, tmp_path):
     folder, labels = exported
     renamed = {"O": "NOUN", "B-PER": "VERB", "I-PER": "X"}
-    for file in folder.iterdir():
-        if file.is_file():
-            (tmp_path / file.name).write_bytes(file.read_bytes())
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     config = json.loads((folder / "config.json").read_text())
     config["id2label"] = {number: renamed[name] for number, name in config["id2label"].items()}
     (tmp_path / "config.json").write_text(json.dumps(config))

@@ -101,17 +101,10 @@ def test_gpt2_ids_are_those_of_training(tmp_path: Path) -> None:
     assert differing(GPT2Tokenizer(*gpt2_files(tmp_path)), TEXT[:100] + difficult(300) + lines) == []
 
 
-def test_all_symbols_keep_their_ids(tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
-    symbols = tokenizer.dictionary.symbols
+def test_all_symbols_keep_their_ids(tokenizer: SentencePieceTokenizer) -> None:
     exported = build_tokenizer(tokenizer)
     names = [exported.id_to_token(number) for number in range(exported.get_vocab_size())]
-    assert [name.lstrip(" ").replace("\u200a", "") for name in names] == [*symbols, "<mask>"]
-    dictionary = Dictionary()
-    for symbol in [*symbols[4:], "<mask>"]:
-        dictionary.add_symbol(symbol)
-    tokenizer.save(tmp_path)
-    again = build_tokenizer(SentencePieceTokenizer(tmp_path / "sentencepiece.bpe.model", dictionary))
-    assert again.get_vocab() == exported.get_vocab()
+    assert [name.lstrip(" ").replace("\u200a", "") for name in names] == [*tokenizer.dictionary.symbols, "<mask>"]
 
 
 @pytest.mark.parametrize("kind", ["sentencepiece", "gpt2"])
@@ -123,9 +116,8 @@ def test_transformers_read_the_folder(tmp_path: Path, tokenizer: SentencePieceTo
     encoded = loaded([TEXT[0], TEXT[0][:5]], padding=True)
     short = source.encode([TEXT[0][:5]])[0].tolist()
     padding = len(first) - len(short)
-    assert encoded["input_ids"] == [[0, *first, 2], [0, *short, 2] + [1] * padding]
-    assert encoded["attention_mask"] == [[1] * (len(first) + 2), [1] * (len(short) + 2) + [0] * padding]
-    assert set(encoded) == {"input_ids", "attention_mask"}
+    mask = [[1] * (len(first) + 2), [1] * (len(short) + 2) + [0] * padding]
+    assert encoded == {"input_ids": [[0, *first, 2], [0, *short, 2] + [1] * padding], "attention_mask": mask}
     assert loaded(TEXT[0], TEXT[1])["input_ids"] == [0, *first, 2, 2, *second, 2]
     assert loaded(TEXT[0], truncation=True)["input_ids"] == [0, *first[:18], 2]
     assert loaded.decode(encoded["input_ids"][0], skip_special_tokens=True) == TEXT[0]
