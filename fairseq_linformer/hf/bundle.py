@@ -62,9 +62,8 @@ class _Bundle:
         if isinstance(node, ast.Import):
             self._imports.add(ast.unparse(node))
             return
-        names = {alias.name for alias in node.names}
         if node.level == 0:
-            self._imports_from[str(node.module)] |= names
+            self._imports_from[str(node.module)] |= {alias.name for alias in node.names}
             return
         file = path.parents[node.level - 1].joinpath(*str(node.module).split("."))
         # The only folder is attention, whose __init__ imports all mechanisms.

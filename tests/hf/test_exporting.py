@@ -202,7 +202,7 @@ def test_what_cannot_be_exported_is_rejected(vocabulary, tmp_path, monkeypatch):
     checkpoint = write_pretrained(tmp_path / "run", vocabulary)
     with no_space(300_000), pytest.raises(OSError, match="File too large"):  # tokenizer.json is the largest file here
         export(checkpoint, tmp_path / "new")
-    monkeypatch.setattr(hf.LinformerRobertaModel, "embed", lambda self, *rest: 0.5 + torch.zeros(2, N, 12))
+    monkeypatch.setattr(hf.LinformerRobertaModel, "embed", lambda self, *inputs: 0.5 + torch.zeros(2, N, 12))
     with pytest.raises(RuntimeError, match="outputs differ"):
         export(checkpoint, tmp_path / "new")
     assert not (tmp_path / "new").exists()

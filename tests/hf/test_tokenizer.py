@@ -169,7 +169,7 @@ def test_rows_without_first_symbol_and_separator(tmp_path: Path, tokenizer: Sent
 
 
 def test_pairs_are_truncated_as_in_training(tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
-    """Of an odd number the second text keeps one token more, unless the first is longer; in training the first."""
+    """The second text keeps one more of an odd number of tokens, unless the first is longer; in training the first."""
     write_tokenizer(tokenizer, tmp_path, max_length=512)
     loaded = transformers.AutoTokenizer.from_pretrained(tmp_path)
     for first, second in ((TEXT[0], "the"), ("the", TEXT[0]), (TEXT[0], TEXT[1]), (TEXT[0], "")):
@@ -205,19 +205,19 @@ def test_models_that_tokenizer_json_cannot_express_are_rejected(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("layout", "shown"),
+    ("layout", "has_marks"),
     [
         *((layout, True) for layout in ("fairseq's order", "bytes", "BPE", "own symbols", "unknown letters")),
         *((layout, False) for layout in ("no normalization", "no space before")),
         ("gpt2", True),
     ],
 )
-def test_word_starts(tmp_path: Path, layout: str, shown: bool) -> None:
+def test_word_starts(tmp_path: Path, layout: str, has_marks: bool) -> None:
     """They are unknown if a text and its separate words, which training encodes, have different pieces."""
     tokenizer = GPT2Tokenizer(*gpt2_files(tmp_path)) if layout == "gpt2" else trained(tmp_path, **LAYOUTS[layout])
     write_tokenizer(tokenizer, tmp_path, max_length=9)
     begins = word_starts(tokenizer, tmp_path)
-    assert (begins is not None) == shown
+    assert (begins is not None) == has_marks
     if begins is not None:
         assert begins[:3].all() and not begins[3] and begins[-1]
         for line in TEXT[:100]:  # GPT-2's BPE does not mark the first word
