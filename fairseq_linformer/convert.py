@@ -40,7 +40,7 @@ from .errors import UserError, check
 from .files import digest_file, digest_folder, staged_folder
 from .model.architecture import MECHANISM_OPTIONS, PROJECTION_OPTIONS
 from .model.config import ResolvedConfig
-from .model.encoder import SentenceEncoder
+from .model.encoder import EncoderLayer, SentenceEncoder
 from .model.hub import architecture_options
 from .model.parts import LocalConvolution
 from .model.roberta import LinformerRobertaModel
@@ -377,7 +377,7 @@ def sample_batches(folder: Path, dictionary: Dictionary, length: int) -> list[Te
     """Return UPDATES + 1 batches of token ids, (B, length), from all parts of a corpus's split `train`."""
     text = data_utils.load_indexed_dataset(str(folder / "train"), dictionary)
     if text is None:
-        raise FileNotFoundError(f"{folder} holds no train.idx")
+        raise FileNotFoundError(f"{folder} has no train.idx")
     ends = {"pad": dictionary.pad(), "eos": dictionary.eos(), "break_mode": "none"}
     blocks = PrependTokenDataset(TokenBlockDataset(text, text.sizes, length - 1, **ends), dictionary.bos())
     batches, full_blocks = UPDATES + 1, len(blocks) - 1  # the last block may be short
@@ -425,7 +425,7 @@ def _attention_errors(teacher: SentenceEncoder, student: SentenceEncoder, tokens
     with torch.no_grad(), attention_of(teacher) as calls:
         teacher(tokens)
     pairs = zip(student.layers, calls, strict=True)
-    differences = [(layer.self_attn(*inputs) - out, out) for layer, (inputs, out) in pairs]
+    differences = [(cast(EncoderLayer, layer).self_attn(*inputs) - out, out) for layer, (inputs, out) in pairs]
     return torch.stack([difference.square().mean() / out.square().mean() for difference, out in differences])
 
 

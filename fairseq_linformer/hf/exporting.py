@@ -36,12 +36,12 @@ CARD = "README.md"
 TOLERANCE = 1e-5  # of outputs, in float32
 WORD_STARTS = "words.begins"  # of models for token labels
 WORDS_REMARK = (
-    "a piece that continues a word has the word's label, I- where that is B-; so aggregation_strategy none, simple and "
-    "first give linformer predict's labels for words between single spaces, and average and max where no label begins "
-    "with B-"
+    "all pieces of a word have the label of its first piece, with I- instead of B-; for words between single spaces, "
+    "aggregation_strategy none, simple and first give the labels of linformer predict; average and max do so only if "
+    "no label begins with B-"
 )
 PIECES_REMARK = (
-    "its tokenizer does not show where words begin: only the first piece of a word has its label, as in linformer "
+    "its tokenizer does not mark where words begin: only the first piece of a word has its label, as in linformer "
     "predict, and no aggregation_strategy of transformers gives the labels of words"
 )
 DRAWN_HEAD_REMARK = "left out: its LM head, which is not trained; masked language modelling trains one"

@@ -61,7 +61,7 @@ def import_folder(source: Path, out: Path) -> list[str]:
     """
     encoder = encoder_folder(source)
     if not (encoder / "config.json").is_file():
-        raise FileNotFoundError(f"{source} is no folder of a model of transformers: it holds no config.json")
+        raise FileNotFoundError(f"{source} has no config.json: name the folder of a model of transformers")
     config = _read_config(encoder)
     weights = _read_weights(encoder)
     with staged_folder(out, f"{UNTRAINED}.partial") as (folder, mark):
@@ -93,7 +93,7 @@ def _read_weights(source: Path) -> dict[str, Tensor]:
     weights: dict[str, Tensor] = {}
     for name in sorted(files):
         if leaves_folder(name) or not (source / name).is_file():
-            raise FileNotFoundError(f"{source} holds no {name}: transformers writes it with save_pretrained")
+            raise FileNotFoundError(f"{source} has no {name}: save the model with save_pretrained")
         weights |= load_file(source / name)
     return weights
 
@@ -168,7 +168,7 @@ def _write_tokenizer(source: Path, folder: Path, config: PretrainedConfig) -> tu
     # A published model may have more embeddings than its tokenizer has ids, as padding, but not twice as many.
     size, ids = config.vocab_size, len(dictionary) if order is None else max(order) + 1
     fits = ids == size if order is None else ids <= size <= 2 * len(order)
-    check(f"{source}: vocab_size", size, fits, f"{ids}, the ids of its tokenizer as it was in training")
+    check(f"{source}: vocab_size", size, fits, f"{ids}, the number of ids of its tokenizer in training")
     pad = 1 if order is None else order[1]
     after_padding = isinstance(config, LinformerRobertaConfig) or PUBLISHED[config.model_type].after_padding
     fits = config.pad_token_id == pad or not after_padding  # positions count from it
@@ -193,7 +193,7 @@ def _convert_tokenizer(source: Path, folder: Path) -> list[int] | None:
         content = json.loads(tokenizer.backend_tokenizer.to_str())
     except (OSError, ValueError, AttributeError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{source}: its tokenizer cannot be read: tokenizer.save_pretrained ({reason})") from error
+        raise UserError(f"{source}: its tokenizer cannot be read ({reason}): save it with save_pretrained") from error
     vocabulary = dict(content["model"].get("vocab", {})) if content["model"]["type"] == "BPE" else {}
     vocabulary |= {added["content"]: added["id"] for added in content["added_tokens"]}
     names = {number: piece for piece, number in vocabulary.items()}

@@ -201,7 +201,7 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel, Encoder):
         positions that are not consecutive from 0 or from RoBERTa's first position.
         """
         attentions = self.resolve_flag("output_attentions", output_attentions)
-        check("output_attentions", attentions, not attentions, "false; linformer analyze shows what attention does")
+        check("output_attentions", attentions, not attentions, "false; linformer analyze describes attention")
         check("head_mask", "a tensor", head_mask is None, "None: heads cannot be masked")
         if position_ids is not None and position_ids.device.type == "cpu" and not torch.compiler.is_compiling():
             first_position = position_ids.flatten(0, -2) - torch.arange(position_ids.size(-1))
@@ -309,7 +309,6 @@ class LinformerRobertaWithHead(LinformerRobertaPreTrainedModel):
         return output if base.resolve_flag("return_dict", return_dict) else output.to_tuple()
 
     def logits(self, features: Tensor) -> Tensor:
-        """Compute the logits of features."""
         return getattr(self, self.head)(features)
 
     def returned(self, logits: Tensor, input_ids: Tensor) -> Tensor:

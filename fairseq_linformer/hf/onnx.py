@@ -45,8 +45,8 @@ def export_onnx(model: PreTrainedModel, path: Path) -> None:
         UserError: the model cannot be exported, or results differ; the message names its attention.
         OSError: the file cannot be written.
     """
-    where = f"{model.dtype} on {model.device.type}"
-    check("model", where, where == "torch.float32 on cpu", "torch.float32 on cpu")
+    placement = f"{model.dtype} on {model.device.type}"
+    check("model", placement, placement == "torch.float32 on cpu", "torch.float32 on cpu")
     if path.is_dir():
         raise UserError(f"{path} is a folder: name a file")
     model.eval()

@@ -11,7 +11,7 @@ from dataclasses import Field, dataclass, field, fields
 from typing import Any, Optional, TypeVar, cast
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from ..attention.base import ATTENTIONS
@@ -114,7 +114,7 @@ class ResolvedConfig(LinformerRobertaConfig):
     layernorm_embedding: bool = True
 
 
-def resolve_config(cfg: Any, task_length: int | None) -> ResolvedConfig:
+def resolve_config(cfg: Namespace | DictConfig, task_length: int | None) -> ResolvedConfig:
     """Return the complete, validated configuration of a model.
 
     Args:
@@ -140,10 +140,10 @@ def resolve_config(cfg: Any, task_length: int | None) -> ResolvedConfig:
     return config
 
 
-def _typed(cfg: Any) -> dict[str, Any]:
+def _typed(cfg: Namespace | DictConfig) -> dict[str, Any]:
     """Return every option as plain data of its type; None for an option without a value."""
     if isinstance(cfg, Namespace):  # it also has flags of other components
-        cfg = {name: value for name, value in vars(cfg).items() if name in OPTIONS}
+        cfg = OmegaConf.create({name: value for name, value in vars(cfg).items() if name in OPTIONS})
     try:
         merged = OmegaConf.merge(_TYPES, cfg)
         options = cast(dict[str, Any], OmegaConf.to_container(merged, resolve=True, enum_to_str=True))

@@ -87,7 +87,7 @@ class Encoder(nn.Module):
 
     embed_tokens: nn.Embedding
     embed_positions: nn.Embedding | None
-    layers: Any  # of EncoderLayer: nn.ModuleList, or fairseq's with LayerDrop
+    layers: nn.ModuleList  # of EncoderLayer
     layer_class: ClassVar[type[EncoderLayer]] = EncoderLayer
 
     def build(self, config: Architecture, embed_tokens: nn.Embedding, embed_positions: nn.Embedding | None) -> None:

@@ -114,7 +114,7 @@ class PretrainedRoberta(RobertaModel):
         data = Path(data_name_or_path or data_folder(checkpoint, cfg)).absolute()
         subword_model = subword_model_options(data, bpe)
         if not subword_model and bpe is None:
-            raise FileNotFoundError(f"{data} holds no {A_SUBWORD_MODEL}: name a bpe")
+            raise FileNotFoundError(f"{data} has no {A_SUBWORD_MODEL}: name a bpe")
         if subword_model and (data / DICTIONARY_FILE).is_file():
             load_tokenizer(data)  # rejects another model's dictionary, which fairseq would accept
         try:
@@ -150,7 +150,7 @@ class PretrainedRoberta(RobertaModel):
         return model
 
     @classmethod
-    def resolve(cls, cfg: Any) -> ResolvedConfig:
+    def resolve(cls, cfg: DictConfig) -> ResolvedConfig:
         """Return the complete model configuration of a checkpoint: ours, of the example, or of fairseq's RoBERTa.
 
         Raises:
@@ -160,7 +160,7 @@ class PretrainedRoberta(RobertaModel):
         return resolve_config(cfg.model, cfg.task.get("tokens_per_sample") or cfg.task.get("max_positions"))
 
     @classmethod
-    def _adopt(cls, cfg: Any) -> None:
+    def _adopt(cls, cfg: DictConfig) -> None:
         """Convert the configuration of a RoBERTa checkpoint to ours, in place."""
         registered = ARCH_MODEL_REGISTRY.get(cfg.model._name, type(None))
         if not issubclass(registered, RobertaModel):

@@ -1,6 +1,6 @@
 """The registered model and its architectures: fairseq's RoBERTa around our sentence encoder."""
 
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from functools import partial
 from typing import Any
 
@@ -10,6 +10,7 @@ from fairseq.models.roberta import RobertaEncoder, RobertaModel
 from fairseq.models.roberta.model import RobertaClassificationHead
 from fairseq.modules import LayerDropModuleList, PositionalEmbedding
 from fairseq.tasks import FairseqTask
+from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from ..attention.base import Attention
@@ -130,7 +131,7 @@ class LinformerRobertaModel(PretrainedRoberta):
         return head(features.unsqueeze(1)), {"inner_states": None}
 
     @classmethod
-    def build_model(cls, cfg: Any, task: FairseqTask) -> "LinformerRobertaModel":
+    def build_model(cls, cfg: Namespace | DictConfig, task: FairseqTask) -> "LinformerRobertaModel":
         """Build the model of a configuration that ``resolve_config`` completes and validates."""
         return cls.of_config(resolve_config(cfg, task.max_positions()), task.source_dictionary)
 

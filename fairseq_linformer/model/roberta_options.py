@@ -87,9 +87,7 @@ def _validate_flex(config: Any) -> None:
         options = LinformerOptions.read(config)
         windowed = any(options.linformer_window)
         supported = hasattr(torch.nn.attention.flex_attention, "AuxRequest") or not any(options.linformer_fetch)
-        check(
-            "flex_attention", True, supported, f"false with linformer_fetch and PyTorch {torch.__version__}, before 2.9"
-        )
+        check("flex_attention", True, supported, "false with linformer_fetch before PyTorch 2.9")
         layers = zip(options.linformer_window, options.linformer_fetch, strict=True)
         block = max((options.linformer_block or window for window, fetch in layers if fetch), default=0)
         allowed = f"at most {MAX_BLOCK} with flex_attention and linformer_fetch, such as 32 (0: the window)"
