@@ -74,8 +74,7 @@ def _rule(spec: Any, processor: SentencePieceProcessor) -> Iterator[normalizers.
 
 
 def _compositions(processor: SentencePieceProcessor) -> tuple[str, str]:
-    """Return the characters that the rule replaces by several or by none, and a regular expression for marks that it
-    composes with preceding characters."""
+    """Return the characters that the rule replaces by several or none, and a pattern of the marks that it composes."""
     non_single = []
     bases: dict[str, set[str]] = defaultdict(set)
     for character in _changeable():
