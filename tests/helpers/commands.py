@@ -64,7 +64,7 @@ def _start(command: Sequence, cwd: Path, output: Path, environment: dict[str, st
     return process
 
 
-def _run(words: list[str], cwd: Path, environment: dict[str, str], output: str, prologue: str) -> None:
+def _run(words: list[str], cwd: Path, environment: dict[str, str], output: str, prologue: str = "") -> None:
     """What Python does with a command line, in a process that is there already."""
     multiprocessing.set_start_method(None, force=True)  # of its workers: the system's default
     exec(prologue, {"os": os})
