@@ -105,13 +105,12 @@ def test_a_layer_with_selection_is_one_graph():
     torch.testing.assert_close(layer(x), expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("options", "training"),
     [
-        ({"encoder_layers": 1, "encoder_normalize_before": True, "local_conv": 3}, True),
-        *(pytest.param(options, False, marks=pytest.mark.exhaustive) for options in COMPILED),
-        *(pytest.param(options, True, marks=pytest.mark.exhaustive) for options in (*COMPILED[:3], RECOMPUTED)),
+        *((options, False) for options in COMPILED),
+        *((options, True) for options in (*COMPILED[:3], RECOMPUTED)),
     ],
     ids=str,
 )
@@ -134,7 +133,8 @@ def test_compiles_without_graph_breaks_for_all_lengths(options, training):
 @pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.exhaustive)])
 def test_compiled_layers_give_the_same_and_keep_their_names(backend, monkeypatch):
     """In training and evaluation, with and without padding, at all lengths, within PyTorch's limit of graphs."""
-    monkeypatch.setattr(torch.nn.Module, "compile", partialmethod(torch.nn.Module.compile, backend=backend))
+    options = {"backend": backend, "fullgraph": True}  # without graph breaks
+    monkeypatch.setattr(torch.nn.Module, "compile", partialmethod(torch.nn.Module.compile, **options))
     torch._dynamo.reset()
     plain, compiled = (small(dropout=0.0, attention_dropout=0.0, compile_layers=compiles) for compiles in (False, True))
     assert plain.state_dict().keys() == compiled.state_dict().keys()

@@ -326,14 +326,14 @@ def test_weights_may_be_offloaded(options):
 @pytest.mark.slow
 def test_transformers_uses_a_folder_without_fairseq(vocabulary, tmp_path):
     """A process without fairseq and without this package loads and trains the model."""
-    write_reference(write_pretrained(tmp_path / "run", vocabulary, sharing="layerwise"), tmp_path / "out")
+    checkpoint = write_fine_tuned(tmp_path / "run", vocabulary, "token-label", options={"sharing": "layerwise"})
+    write_reference(checkpoint, tmp_path / "out")
     program = "import sys, runpy; sys.modules.update(fairseq=None, fairseq_linformer=None); sys.path.pop(0)\n"
     program += "sys.argv.pop(0); runpy.run_path(sys.argv[0], run_name='__main__')"
-    environment = {"HF_HOME": str(tmp_path / "cache"), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-c", program, str(ROOT / "tests/hf/check_exported.py"), str(tmp_path / "out")],
         cwd=tmp_path,
-        env=environment,
+        env={"HF_HOME": str(tmp_path / "cache"), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
