@@ -342,12 +342,12 @@ def _copy_random_buffers(model: nn.Module, state: Mapping[str, Tensor]) -> list[
     """Copy the random buffers, for longer texts into their first part; return the names of mismatched buffers."""
     new = []
     for name, buffer in model.named_buffers():
-        value, kind = state.get(name), name.rpartition(".")[2]
-        if value is None or kind in OPTION_BUFFERS:
+        value, last_name = state.get(name), name.rpartition(".")[2]
+        if value is None or last_name in OPTION_BUFFERS:
             continue
         part = buffer
-        if kind in GROWING_BUFFERS:
-            dim = GROWING_BUFFERS[kind]
+        if last_name in GROWING_BUFFERS:
+            dim = GROWING_BUFFERS[last_name]
             part = buffer.narrow(dim, 0, min(value.size(dim), buffer.size(dim)))
         if part.shape == value.shape:
             part.copy_(value)
@@ -381,10 +381,10 @@ def sample_batches(folder: Path, dictionary: Dictionary, length: int) -> list[Te
     ends = {"pad": dictionary.pad(), "eos": dictionary.eos(), "break_mode": "none"}
     blocks = PrependTokenDataset(TokenBlockDataset(text, text.sizes, length - 1, **ends), dictionary.bos())
     batches, full_blocks = UPDATES + 1, len(blocks) - 1  # the last block may be short
-    check(f"--fit-on: rows of {length} tokens", full_blocks, full_blocks >= batches, f"at least {batches}")
-    rows = min(full_blocks // batches, max(1, BATCH_TOKENS // length))
-    sample = [blocks[number * full_blocks // (rows * batches)] for number in range(rows * batches)]
-    return list(torch.stack(sample).long().split(rows))
+    check(f"--fit-on: sequences of {length} tokens", full_blocks, full_blocks >= batches, f"at least {batches}")
+    count = min(full_blocks // batches, max(1, BATCH_TOKENS // length))
+    sample = [blocks[number * full_blocks // (count * batches)] for number in range(count * batches)]
+    return list(torch.stack(sample).long().split(count))
 
 
 def fitted_matrices(model: nn.Module) -> list[nn.Parameter]:

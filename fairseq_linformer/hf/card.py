@@ -38,23 +38,23 @@ $table
 
 
 def model_card(
-    run: Path, state: Mapping[str, Any], options: ResolvedConfig, kind: str | None, example: str, remarks: list[str]
+    run: Path, state: dict[str, Any], options: ResolvedConfig, label_type: str | None, code: str, remarks: list[str]
 ) -> str:
-    """Return the card of a checkpoint in `run` in Markdown; `kind` is None, FEATURES or a type of label."""
-    sentences, task = "SentenceTransformer" in example, TASKS.get(kind, "text-classification")
+    """Return the card of a checkpoint in `run` in Markdown; `label_type` is None, FEATURES or a type of label."""
+    sentences, task = "SentenceTransformer" in code, TASKS.get(label_type, "text-classification")
     rows = {**architecture_options(options), **dict(_training(run, state))}
     return CARD.substitute(
         library="sentence-transformers" if sentences else "transformers",
         tag="sentence-similarity" if sentences else task,
         attention=options.attention,
         max_positions=f"{options.max_positions:,}",
-        example=example,
+        example=code,
         remarks="".join(f"{remark}\n\n" for remark in remarks),
         table="\n".join(f"| {_cell(name)} | {_cell(value)} |" for name, value in rows.items()),
     )
 
 
-def usage_example(kind: str | None, mask: str, pairs: bool, sentences: bool, remote_code: bool) -> str:
+def usage_example(label_type: str | None, mask: str, pairs: bool, sentences: bool, remote_code: bool) -> str:
     """Return Python code that loads the model from FOLDER and calls it."""
     trust = ", trust_remote_code=True" if remote_code else ""
     if sentences:
@@ -62,9 +62,9 @@ def usage_example(kind: str | None, mask: str, pairs: bool, sentences: bool, rem
         return f'{load}\nmodel.encode(["A text."])'
     text = '{"text": "A text.", "text_pair": "Another."}' if pairs else '"A text."'
     filled = json.dumps(f"The answer is {mask}.", ensure_ascii=False)
-    inputs = {None: filled, "token-label": '"Words between spaces ."'}.get(kind, f"{text}, truncation=True")
-    words = ', aggregation_strategy="simple"' if kind == "token-label" else ""
-    task = TASKS.get(kind, "text-classification")
+    inputs = {None: filled, "token-label": '"Words between spaces ."'}.get(label_type, f"{text}, truncation=True")
+    words = ', aggregation_strategy="simple"' if label_type == "token-label" else ""
+    task = TASKS.get(label_type, "text-classification")
     return f'from transformers import pipeline\n\nmodel = pipeline("{task}", "FOLDER"{trust}{words})\nmodel({inputs})'
 
 

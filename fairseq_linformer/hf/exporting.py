@@ -48,7 +48,7 @@ DRAWN_HEAD_REMARK = "left out: its LM head, which is not trained; masked languag
 CLASSIFIER_REMARK = "left out: its classifier; linformer finetune gives a checkpoint whose export has one"
 
 
-class _Kind(NamedTuple):
+class _Classes(NamedTuple):
     """Classes in transformers for a type of label, or without labels."""
 
     model: type[PreTrainedModel]
@@ -57,13 +57,13 @@ class _Kind(NamedTuple):
 
 
 _TEXTS = (models.LinformerRobertaForSequenceClassification, transformers.RobertaForSequenceClassification)
-_KINDS: dict[str | None, _Kind] = {
-    None: _Kind(models.LinformerRobertaForMaskedLM, transformers.RobertaForMaskedLM),
-    FEATURES: _Kind(models.LinformerRobertaModel, transformers.RobertaModel),
-    "single-label": _Kind(*_TEXTS, "single_label_classification"),
-    "multi-label": _Kind(*_TEXTS, "multi_label_classification"),
-    "regression": _Kind(*_TEXTS, "regression"),
-    "token-label": _Kind(models.LinformerRobertaForTokenClassification, None),  # RoBERTa's head has one layer
+_CLASSES: dict[str | None, _Classes] = {
+    None: _Classes(models.LinformerRobertaForMaskedLM, transformers.RobertaForMaskedLM),
+    FEATURES: _Classes(models.LinformerRobertaModel, transformers.RobertaModel),
+    "single-label": _Classes(*_TEXTS, "single_label_classification"),
+    "multi-label": _Classes(*_TEXTS, "multi_label_classification"),
+    "regression": _Classes(*_TEXTS, "regression"),
+    "token-label": _Classes(models.LinformerRobertaForTokenClassification, None),  # RoBERTa's head has one layer
 }
 
 
@@ -93,7 +93,7 @@ class Exported:
         return self.hub.task.cfg.classification_head_name if self.record else ""
 
     @property
-    def kind(self) -> str | None:
+    def label_type(self) -> str | None:
         """Type of label; None for a masked language model, FEATURES if its LM head is untrained."""
         if self.record is not None:
             return self.record.kind
@@ -116,12 +116,12 @@ class Exported:
         added = options.local_conv or options.gated_ffn or options.value_residual or options.encoder_normalize_before
         plain = options.attention == "softmax" and options.positions == "learned" and options.layernorm_embedding
         usual_head = (options.pooler_activation_fn, options.classifier_pooling) == ("tanh", "cls")
-        head = record is None or (usual_head and record.scale == 1 and _KINDS[self.kind].stock is not None)
+        head = record is None or (usual_head and record.scale == 1 and _CLASSES[self.label_type].stock is not None)
         return bool(plain and not added and head and options.activation_fn == "gelu")  # fixed in its LM head
 
-    def model_class(self, kind: str | None) -> type[PreTrainedModel]:
+    def model_class(self, label_type: str | None) -> type[PreTrainedModel]:
         """Return the class in transformers for a type of label."""
-        classes = _KINDS[kind]
+        classes = _CLASSES[label_type]
         return classes.stock if self.is_stock and classes.stock else classes.model
 
     @property
@@ -150,15 +150,16 @@ def export(checkpoint: Path, out: Path, data: Path | None = None) -> list[str]:
     """
     checkpoint = checkpoint_file(checkpoint)
     exported = _read(checkpoint, data)
-    config, model_class = _configuration(exported), exported.model_class(exported.kind)
+    label_type = exported.label_type
+    config, model_class = _configuration(exported), exported.model_class(label_type)
     with staged_folder(out, CARD) as (folder, card):
         mask, remarks = _write_tokenizer(exported, folder)
         weights = _weights(exported, config)
-        if exported.kind == "token-label":
+        if label_type == "token-label":
             begins = word_starts(exported.tokenizer, folder)
             weights[WORD_STARTS] = torch.ones(config.vocab_size).bool() if begins is None else torch.from_numpy(begins)
             remarks.append(PIECES_REMARK if begins is None else WORDS_REMARK)
-        if exported.kind == FEATURES:
+        if label_type == FEATURES:
             remarks.append(DRAWN_HEAD_REMARK)
         if exported.record is None and any(name.startswith(HEAD) for name in exported.state["model"]):  # imported
             remarks.append(CLASSIFIER_REMARK)
@@ -170,8 +171,8 @@ def export(checkpoint: Path, out: Path, data: Path | None = None) -> list[str]:
         write_sentence_modules(exported.sentence_modules, folder)
         _check(exported, model_class, folder)
         pairs = exported.record is not None and has_pairs(Path(exported.hub.task.cfg.data))
-        example = usage_example(exported.kind, mask, pairs, bool(exported.sentence_modules), not exported.is_stock)
-        card.write(model_card(checkpoint.parent, exported.state, exported.options, exported.kind, example, remarks))
+        code = usage_example(label_type, mask, pairs, bool(exported.sentence_modules), not exported.is_stock)
+        card.write(model_card(checkpoint.parent, exported.state, exported.options, label_type, code, remarks))
     return remarks
 
 
@@ -195,7 +196,7 @@ def _configuration(exported: Exported) -> PretrainedConfig:
     if record is not None:
         names = record.classes or ("score",)
         common |= {"id2label": dict(enumerate(names)), "label2id": {name: n for n, name in enumerate(names)}}
-        common["problem_type"] = _KINDS[record.kind].problem_type
+        common["problem_type"] = _CLASSES[record.kind].problem_type
         if record.kind == "regression":  # CrossEncoder of sentence-transformers would apply a sigmoid
             common["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity"}
     if exported.is_stock:
@@ -226,9 +227,9 @@ def _configuration(exported: Exported) -> PretrainedConfig:
 def _weights(exported: Exported, config: PretrainedConfig) -> dict[str, Tensor]:
     """Return the tensors by their names in transformers, each once; all types of models include a trained LM head."""
     names: dict[str, None] = {}
-    for kind in (exported.kind, None) if exported.record else (None,):
+    for label_type in (exported.label_type, None) if exported.record else (None,):
         with torch.device("meta"):
-            names |= dict.fromkeys(exported.model_class(kind)(config).state_dict())
+            names |= dict.fromkeys(exported.model_class(label_type)(config).state_dict())
     if config.tie_word_embeddings:
         del names["lm_head.decoder.weight"]
     if exported.has_drawn_head:
@@ -275,7 +276,7 @@ def _check(exported: Exported, model_class: type[PreTrainedModel], folder: Path)
     model = model_class.from_pretrained(folder).eval()
     actual = model(tokens, attention_mask=is_token.long())[0]
     if exported.record is None:
-        expected = exported.hub.model(tokens, features_only=exported.kind == FEATURES)[0]
+        expected = exported.hub.model(tokens, features_only=exported.label_type == FEATURES)[0]
     else:
         expected = exported.hub.model(tokens, classification_head_name=exported.head)[0] * exported.record.scale
     if isinstance(model, models.LinformerRobertaForTokenClassification):

@@ -207,7 +207,7 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel, Encoder):
             first_position = position_ids.flatten(0, -2) - torch.arange(position_ids.size(-1))
             first_position = first_position if mask is None else first_position.expand_as(mask)[~mask]
             consecutive = any(bool(first_position.eq(number).all()) for number in (0, self.padding_idx + 1))
-            check("position_ids", "a tensor", consecutive, "left out, or 0, 1, 2, … at the tokens of each row")
+            check("position_ids", "a tensor", consecutive, "left out, or 0, 1, 2, … at the tokens of each sequence")
         return self.resolve_flag("output_hidden_states", output_hidden_states)
 
     def features(
@@ -252,9 +252,11 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel, Encoder):
             raise ValueError(f"attention_mask has the shape {tuple(attention_mask.shape)}, it must be {tuple(shape)}")
         else:
             source, padding_mask = "attention_mask", attention_mask.eq(0)
-        row = misplaced_padding(padding_mask)
-        if row is not None:
-            raise ValueError(f"{source}: row {row} has padding before a token, or no token: set padding_side='right'")
+        index = misplaced_padding(padding_mask)
+        if index is not None:
+            raise ValueError(
+                f"{source}: sequence {index} has no token, or padding before one: set padding_side='right'"
+            )
         return padding_mask
 
 

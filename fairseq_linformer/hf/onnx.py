@@ -79,12 +79,12 @@ def longest_input(config: PretrainedConfig) -> int:
     return config.max_position_embeddings - config.pad_token_id - 1  # the first position of a RoBERTa
 
 
-def random_batch(config: PretrainedConfig, rows: int, length: int, padded: bool = False) -> Batch:
-    """Return token ids and attention mask, (rows, length) each, of random tokens with a fixed seed.
+def random_batch(config: PretrainedConfig, batch_size: int, length: int, padded: bool = False) -> Batch:
+    """Return token ids and attention mask, (batch_size, length) each, of random tokens with a fixed seed.
 
     With padding the first sequence has half of the tokens, rounded up.
     """
-    ids = torch.randint(config.vocab_size - 1, (rows, length), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(config.vocab_size - 1, (batch_size, length), generator=torch.Generator().manual_seed(0))
     ids += ids >= config.pad_token_id  # any token except padding
     mask = torch.ones_like(ids)
     if padded:
@@ -159,13 +159,13 @@ def _compare(model: PreTrainedModel, path: Path) -> None:
     session = open_session(path)
     n = longest_input(model.config)
     for length in sorted({1, min(2, n), n // 2 | 1, n}):
-        for rows in (1, 3):
+        for batch_size in (1, 3):
             for padded in {False, length > 1}:
-                batch = random_batch(model.config, rows, length, padded)
+                batch = random_batch(model.config, batch_size, length, padded)
                 expected, actual = run_model(model, batch), run_session(session, batch)
                 if expected.dim() == 3:  # per token: outputs at padding may differ
                     expected, actual = (output[batch[1].bool()] for output in (expected, actual))
                 difference, largest = float((actual - expected).abs().max()), float(expected.abs().max())
                 if not difference <= TOLERANCE * max(1.0, largest):
-                    case = f"{rows} x {length} tokens{' with padding' * padded}"
+                    case = f"{batch_size} x {length} tokens{' with padding' * padded}"
                     raise UserError(f"for {case} onnxruntime's results differ from PyTorch's by up to {difference:.1e}")

@@ -11,7 +11,7 @@ from ..attention.options import AttentionConfig, spread_over_layers
 from ..errors import check
 
 # The options of single mechanisms, and those of E and F.
-MECHANISM_OPTIONS: dict[str, Field] = {opt.name: opt for kind in ATTENTIONS.values() for opt in fields(kind.Options)}
+MECHANISM_OPTIONS: dict[str, Field] = {opt.name: opt for cls in ATTENTIONS.values() for opt in fields(cls.Options)}
 PROJECTION_OPTIONS = (
     "projection",
     "projection_init",
@@ -100,7 +100,7 @@ def layers_to_keep(options: Mapping[str, Any]) -> dict[str, Any]:
     check("encoder_layers_to_keep", pruning, not pruning or 0 in remaining or not options["value_residual"], allowed)
     layer_type = get_attention(options["attention"]).Options.read(SimpleNamespace(**options)).kind_of_layer
     for new, old in enumerate(remaining):
-        allowed = "a list that leaves each layer its kind with attention={}: layer {}, {}, would be layer {}, {}"
+        allowed = "a list that keeps the type of each layer with attention={}: layer {}, {}, would be layer {}, {}"
         allowed = allowed.format(options["attention"], old, layer_type(old), new, layer_type(new))
         check("encoder_layers_to_keep", pruning, layer_type(old) == layer_type(new), allowed)
     lists = {name: [values[layer] for layer in remaining] for name, values in lists.items()}

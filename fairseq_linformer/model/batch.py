@@ -64,6 +64,6 @@ def check_tokens(tokens: Tensor, padding_mask: Tensor, vocabulary: int, longest:
     if smallest < 0 or largest >= vocabulary:
         invalid_id = smallest if smallest < 0 else largest
         raise UserError(f"token id {invalid_id} is not in the vocabulary: ids are from 0 to {vocabulary - 1}")
-    row = misplaced_padding(padding_mask)
-    if row is not None:
-        raise UserError(f"row {row} has padding before a token, or no token: padding must be on the right")
+    index = misplaced_padding(padding_mask)
+    if index is not None:
+        raise UserError(f"sequence {index} has padding before a token, or no token: padding must be on the right")

@@ -77,10 +77,10 @@ Config = TypeVar("Config", bound=type)
 
 def with_options_of_mechanisms(cls: Config) -> Config:
     """Add the options of every mechanism, None by default, to a class that becomes a dataclass (a class decorator)."""
-    for kind in ATTENTIONS.values():
-        for declared in fields(kind.Options):
+    for mechanism in ATTENTIONS.values():
+        for declared in fields(mechanism.Options):
             cls.__annotations__[declared.name] = PerLayer if declared.metadata["per_layer"] else Optional[declared.type]
-            help = f"attention={kind.name}: {declared.metadata['help']} (default: {declared.default})"
+            help = f"attention={mechanism.name}: {declared.metadata['help']} (default: {declared.default})"
             setattr(cls, declared.name, field(default=None, metadata={**declared.metadata, "help": help}))
     return cls
 

@@ -53,7 +53,7 @@ def _validate_attention(config: Architecture) -> None:
         value = getattr(config, name, None)
         check(name, value, name in names or value is None, f"left out with attention={config.attention}")
     validate_positions(config)
-    able = sorted(name for name, kind in ATTENTIONS.items() if kind.RELATIVE_POSITIONS)
+    able = sorted(name for name, cls in ATTENTIONS.items() if cls.RELATIVE_POSITIONS)
     allowed = f"learned with attention={config.attention}; others have {', '.join(able)}"
     check("positions", config.positions, config.positions == "learned" or config.attention in able, allowed)
     mechanism.Options.read(config).validate(config)
@@ -63,19 +63,19 @@ def _validate_attention(config: Architecture) -> None:
 
 
 def _validate_projection(config: Architecture) -> None:
-    kind, n, context = PROJECTIONS[config.projection], config.max_positions, f"with projection={config.projection}"
+    cls, n, context = PROJECTIONS[config.projection], config.max_positions, f"with projection={config.projection}"
     for k in config.projected_length:
         check("projected_length", k, 1 <= k <= n, f"from 1 to max_positions={n}")
-        divides = not issubclass(kind, WindowProjection) or n % k == 0
+        divides = not issubclass(cls, WindowProjection) or n % k == 0
         check("projected_length", k, divides, f"a divisor of max_positions={n} {context}")
-    check("sharing", config.sharing, config.sharing in kind.SHARINGS, f"one of {', '.join(kind.SHARINGS)} {context}")
+    check("sharing", config.sharing, config.sharing in cls.SHARINGS, f"one of {', '.join(cls.SHARINGS)} {context}")
     uniform = config.sharing != "layerwise" or len(set(config.projected_length)) == 1
     check("projected_length", config.projected_length, uniform, "one number with sharing=layerwise")
-    starts = kind.INITIALISATIONS or (None,)
-    allowed = f"one of {', '.join(kind.INITIALISATIONS)}" if kind.INITIALISATIONS else "left out"
-    check("projection_init", config.projection_init, config.projection_init in starts, f"{allowed} {context}")
+    choices = cls.INITIALISATIONS or (None,)
+    allowed = f"one of {', '.join(cls.INITIALISATIONS)}" if cls.INITIALISATIONS else "left out"
+    check("projection_init", config.projection_init, config.projection_init in choices, f"{allowed} {context}")
     scale = config.projection_multiplier
-    check("projection_multiplier", scale, scale is None or kind is LinearProjection, f"left out {context}")
+    check("projection_multiplier", scale, scale is None or cls is LinearProjection, f"left out {context}")
     check("projection_multiplier", scale, scale is None or 0 < scale < math.inf, "a number above 0")
-    freezes = kind.TRAINABLE or not config.freeze_projection
+    freezes = cls.TRAINABLE or not config.freeze_projection
     check("freeze_projection", True, freezes, f"false {context}, where nothing is trained")

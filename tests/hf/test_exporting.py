@@ -77,14 +77,14 @@ def test_fine_tuned_model_keeps_its_head_labels_and_length(kind, vocabulary, tmp
     checkpoint = write_fine_tuned(tmp_path / "run", vocabulary, kind, scale=scale, options=options, truncate_to=9)
     assert export(checkpoint, tmp_path / "out") == [exporting.WORDS_REMARK] * (kind == "token-label")
     config = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert config.get("problem_type") == exporting._KINDS[kind].problem_type
+    assert config.get("problem_type") == exporting._CLASSES[kind].problem_type
     assert ("sentence_transformers" in config) == (kind == "regression"), "CrossEncoder would apply a sigmoid"
     assert json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())["model_max_length"] == 9
     assert tuple(config["id2label"].values()) == (Predictor(checkpoint).labels or ("score",))
     assert import_folder(tmp_path / "out", tmp_path / "back") == []
     assert_same_weights(checkpoint, tmp_path / "back" / UNTRAINED)
     if kind == "multi-label":  # transformers saves a classifier without the LM head
-        exporting._KINDS[kind].model.from_pretrained(tmp_path / "out").save_pretrained(tmp_path / "again")
+        exporting._CLASSES[kind].model.from_pretrained(tmp_path / "out").save_pretrained(tmp_path / "again")
         (tmp_path / "out" / "fairseq").rename(tmp_path / "again" / "fairseq")
         assert import_folder(tmp_path / "again", tmp_path / "drawn") == [DRAWN]
         assert_same_weights(checkpoint, tmp_path / "drawn" / UNTRAINED, but="lm_head.d")
