@@ -1,8 +1,8 @@
 """Share of full attention's query-key products that a mechanism computes, from the shapes of its tensors.
 
-A product is that of a query and a key, a projected key, a landmark or a hashing direction. Counted are all that a layer
-computes on a CPU: scores that a mask hides afterwards, and those that select segments or rerank candidates. Kernel
-attention computes no scores; each feature of a query weighs one sum over all keys, and counts as one product.
+A product is the score of a query with a key, a projected key, a landmark or a hashing direction. All scores that a
+layer computes on a CPU count, also those that a mask hides, that select segments or rerank candidates. Kernel attention
+computes no scores; each feature of a query weighs one sum over all keys, and counts as one product.
 
 Dimensions: n sequence length, b block or chunk, m projected keys, c selected segments, d_h dimensions of a head.
 """
@@ -34,8 +34,8 @@ def head_dim(config: ResolvedConfig) -> int:
     return int(config.encoder_embed_dim // config.encoder_attention_heads)
 
 
-def padded(length: int, size: int) -> int:
-    """Return the length in whole blocks."""
+def padded_length(length: int, size: int) -> int:
+    """Return the length rounded up to a multiple of the block size."""
     return ceil(length / size) * size
 
 
@@ -43,7 +43,7 @@ def local_products(reach: int, global_tokens: int, length: int) -> int:
     """Count the products of a sliding window: each block with itself, both neighbours and the global tokens."""
     block = min(reach, length)
     tokens = min(global_tokens, length)
-    return padded(length, block) * (tokens + 3 * block) + tokens * length
+    return padded_length(length, block) * (tokens + 3 * block) + tokens * length
 
 
 def linformer(config: ResolvedConfig, options: Any, layer: int, length: int) -> int:
@@ -59,11 +59,11 @@ def linformer(config: ResolvedConfig, options: Any, layer: int, length: int) -> 
     if selected:
         candidates = min(CANDIDATES * selected, segments)
         keys += min(selected, segments) * size + segments + candidates * size
-    return padded(length, block) * keys + class_token
+    return padded_length(length, block) * keys + class_token
 
 
 def projected_shape(config: ResolvedConfig, layer: int, length: int) -> tuple[int, int]:
-    """Return m and the positions of the longest segment; a learned matrix has no segments."""
+    """Return m and the number of positions of the longest segment, 0 for a learned matrix."""
     k = config.projected_length[layer]
     if not hasattr(PROJECTIONS[config.projection], "windows"):
         return k, 0
@@ -82,14 +82,14 @@ def bigbird(config: ResolvedConfig, options: Any, layer: int, length: int) -> in
     """Count five blocks and the random ones for each block, and all keys for the first and the last block."""
     block = min(options.bigbird_block, length)
     random_blocks = min(options.bigbird_random_blocks, ceil(config.max_positions / options.bigbird_block))
-    return padded(length, block) * ((random_blocks + 5) * block + 2 * block)
+    return padded_length(length, block) * ((random_blocks + 5) * block + 2 * block)
 
 
 def long_short(config: ResolvedConfig, options: Any, layer: int, length: int) -> int:
     window = min(options.long_short_window, length)
     keys = options.long_short_rank + window + 2 * max(1, window // 2)
     class_token = int(options.long_short_class_token)
-    return padded(length, window) * (keys + class_token) + class_token * (length + 1)
+    return padded_length(length, window) * (keys + class_token) + class_token * (length + 1)
 
 
 def sparse(config: ResolvedConfig, options: Any, layer: int, length: int) -> int:
@@ -106,7 +106,7 @@ def reformer(config: ResolvedConfig, options: Any, layer: int, length: int) -> i
     functions = 1 if config.max_positions <= chunk**2 else 2
     buckets = 2 * torch.tensor(config.max_positions) / chunk
     directions = functions * max(1, ceil(float(buckets ** (1 / functions) / 2)))
-    return options.reformer_hashes * padded(length, chunk) * (3 * chunk + directions)
+    return options.reformer_hashes * padded_length(length, chunk) * (3 * chunk + directions)
 
 
 def nystrom(config: ResolvedConfig, options: Any, layer: int, length: int) -> int:
@@ -118,7 +118,7 @@ def decayed(chunk: int, config: ResolvedConfig, length: int) -> int:
     """Count the products within chunks, and the features that weigh the sums of both sides."""
     block = min(chunk, length)
     sums = 2 * head_dim(config) if length > block else 0
-    return padded(length, block) * (block + sums)
+    return padded_length(length, block) * (block + sums)
 
 
 def lion(config: ResolvedConfig, options: Any, layer: int, length: int) -> int:

@@ -6,8 +6,8 @@ Dimensions: B batch, n sequence length, k projected length, m = k projected keys
 with a local window b block, e margin, N = ceil(n / b) blocks, s keys of a block.
 
 Keys and values are projected along the sequence before the bias is added, K = W_k (E X) + b_k, as in the authors' code
-(fairseq ``examples/linformer``): E (W_k X + b_k) differs in the bias alone. ``projection.py`` and ``pooling.py`` have E
-and F.
+(fairseq ``examples/linformer``): E (W_k X + b_k) differs in the bias alone. ``projection.py`` and ``pooling.py`` define
+E and F.
 
 Rotary and ALiBi positions apply to local keys only. All other keys are scored by content: averaging rotated keys would
 weaken them, and the distance of a selected key carries little information.
@@ -113,7 +113,7 @@ class ProjectedAttention(Attention):
         return projection(self.split_heads(embedded), padding_mask) + bias
 
     def _embed_rows(self, projected: Tensor, linear: nn.Linear) -> Tensor:
-        """Apply W, per head its share: (B, m, d), or (B, h, m, d) with one matrix per head, to (B, h, m, d_h)."""
+        """Apply W: (B, m, d), or (B, h, m, d) with one E per head, to (B, h, m, d_h); each head has a slice of W."""
         if projected.dim() == 3:
             return self.split_heads(linear(projected))
         if not is_unmodified_linear(linear):
@@ -126,9 +126,9 @@ class ProjectedAttention(Attention):
 def embedding_first(key_projection: Projection, value_projection: Projection, length: int, d: int) -> bool:
     """Choose the cheaper order for the product E X W: True if it is E (X W_k^T), for keys and values together.
 
-    Only matrices allow both orders. This one is cheaper for sequences shorter than about k, and for one matrix per
-    head, where X is compressed h times. While PyTorch compiles, the longest sequence decides: a branch on the length
-    would specialise the graph to some lengths.
+    Only matrices allow both orders. E (X W_k^T) is cheaper for sequences shorter than about k, and for one matrix
+    per head, where X is compressed h times. While PyTorch compiles, the longest sequence decides: a branch on the
+    length would specialise the graph to some lengths.
     """
     if not isinstance(key_projection, LinearProjection):
         return False
@@ -147,18 +147,18 @@ class LinformerOptions(Options):
 
     With a window of width w the k projected keys and the local keys share one softmax. Queries are cut into blocks of
     b, and attend to their block and w / 2 positions on either side; b = w, the default, is that of Long-Short (Zhu et
-    al. 2021, arXiv 2107.02192, section 3.3). It adds B (2 n d^2 + 2 n (b + w) d). If a pooling averages (mean-pool,
-    attention-pool, split-pool), the keys and values of all positions are averaged, which costs B 2 n d instead of B 2 k
-    d^2. Otherwise a value residual adds F V_1: B n k d for a matrix, B n d for pooling.
+    al. 2021, arXiv 2107.02192, section 3.3). A window adds B (2 n d^2 + 2 n (b + w) d). If a pooling averages
+    (mean-pool, attention-pool, split-pool), the keys and values of all positions are averaged, which costs B 2 n d
+    instead of B 2 k d^2. Otherwise a value residual adds F V_1: B n k d for a matrix, B n d for pooling.
 
     With ``linformer_fetch`` c each head of a block selects c segments of n / k positions by their averages. This adds B
-    (n k d + 10 c n^2 d / k): n k d scores averages, 8 of the factor 10 rerank candidates, 2 attend. If k is
-    proportional to n the first term is quadratic in n.
+    (n k d + 10 c n^2 d / k): n k d is for scoring averages; of the factor 10, 8 are for reranking candidates and 2 for
+    attention. If k is proportional to n the first term is quadratic in n.
 
     With a class token the first position attends to all n positions, by content alone, and to nothing else.
     """
 
-    linformer_window: list[int] = option(  # noqa: RUF009 (it makes a field)
+    linformer_window: list[int] = option(  # noqa: RUF009 (`option` returns a field)
         0,
         "w: every position also attends to the exact keys of its block and of w / 2 positions on either side of it; 0 "
         "for none; a number, one per layer (0,64,…), or FIRST..LAST layer",
@@ -187,8 +187,8 @@ class LinformerOptions(Options):
     def validate(self, config: AttentionConfig) -> None:
         super().validate(config)
         windowed, selected = min(self.linformer_window) > 0, max(self.linformer_fetch)
-        needing = {"block": self.linformer_block, "sinks": self.linformer_sinks, "fetch": selected}
-        for name, value in needing.items():
+        window_options = {"block": self.linformer_block, "sinks": self.linformer_sinks, "fetch": selected}
+        for name, value in window_options.items():
             check(f"linformer_{name}", value, value == 0 or windowed, "0 without linformer_window in each layer")
         allowed = "learned without linformer_window in each layer"
         check("positions", config.positions, config.positions == "learned" or windowed, allowed)
@@ -203,7 +203,7 @@ class WindowedKeyValues(NamedTuple):
 
     Attributes:
         projected_keys, projected_values: (B, h, m, d_h).
-        rotary_keys, unrotated_keys, values: those of positions, (B, n, h, d_h).
+        rotary_keys, unrotated_keys, values: one per position, (B, n, h, d_h).
     """
 
     projected_keys: Tensor

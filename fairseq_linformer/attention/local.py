@@ -1,7 +1,7 @@
 """Local, sink and selected keys that a Linformer attends to besides its projected ones.
 
 A token reachable in several ways is kept once, in the order sink, local, projected, selected. A projected key of one
-position equals that position's key. So a text of at most m tokens, each its own projected key, has full attention.
+position equals that position's key. So a text in which each token has its own projected key has full attention.
 
 Dimensions: B batch, n sequence length, b block, e margin on each side, N = ceil(n / b) blocks, m projected keys, g
 sinks, w positions of the segment that a projected key averages, c selected segments, h heads, d_h = d / h, s = m + g +
@@ -46,7 +46,7 @@ class LocalContext(NamedTuple):
         sinks: g: every block attends to the first g positions (Xiao et al. 2023, arXiv 2309.17453).
         segments: maps (B, n, d) to (B, m, w, d), the positions that each projected key averages, zero-padded; None if
             projected keys are not averages.
-        selected: (B, h, N, c), the segments that each head of a block selects; None for none.
+        selected: (B, h, N, c), the segments that each head of a block selects; None without selection.
     """
 
     size: int
@@ -81,7 +81,7 @@ class LocalContext(NamedTuple):
             attended: (B, m), False for projected keys that are hidden.
             real: (B, n), True where a position is not padding.
         """
-        sinks = self.first(real) if self.sinks else real[:, :0]
+        sinks = self.sinks_of(real) if self.sinks else real[:, :0]
         outside = torch.cat([attended, sinks], dim=1)
         start = stop = torch.zeros_like(attended, dtype=torch.int64)
         if self.segments is not None:
@@ -123,8 +123,8 @@ class LocalContext(NamedTuple):
             (B N, h, s, d_h).
         """
         blocks = block_windows(local, self.size, self.margin)  # (B, N, ..., h, d_h)
-        prefix = [projected, self.first(positions).transpose(1, 2)] if self.sinks else [projected]  # (B, h, ..., d_h)
-        # Concatenated at once: each copy is as large as all keys of all blocks.
+        prefix = [projected, self.sinks_of(positions).transpose(1, 2)] if self.sinks else [projected]  # (B, h, …, d_h)
+        # One concatenation: each copy is as large as all keys of all blocks.
         parts = [part.unsqueeze(1).expand(-1, blocks[0].size(1), -1, -1, -1) for part in prefix]
         if self.selected is not None:
             parts.append(gather_segments(self._segments(positions), self.selected).transpose(1, 2))
@@ -138,7 +138,7 @@ class LocalContext(NamedTuple):
         Args:
             queries, keys: (B, n, h, d_h).
             summaries: (B, h, m, d_h), projected keys.
-            attended: (B, m), False for projected keys that are hidden; None for none.
+            attended: (B, m), False for projected keys that are hidden; None if none is hidden.
             real: (B, n), True where a position is not padding.
             count: c.
         """
@@ -153,14 +153,14 @@ class LocalContext(NamedTuple):
         segments = torch.where(positions[..., None, None] >= 0, segments, segments[:, :, :1])
         return self._replace(selected=select_segments(blocks, summaries, segments, selectable, attended, count))
 
-    def first(self, positions: Tensor) -> Tensor:
+    def sinks_of(self, positions: Tensor) -> Tensor:
         """Return the sinks, at most g: (B, n, ...) to (B, g, ...)."""
         return narrow_prefix(positions, sym_min(self.sinks, positions.size(1)), dim=1)
 
     def segment_positions(self, real: Tensor) -> Tensor:
         """Return the positions of each segment, -1 where it has fewer: (B, n) to (B, m, w)."""
-        numbers = torch.arange(1, real.size(1) + 1, device=real.device) * real  # zeros are missing positions
-        return self._segments(numbers[..., None, None].float()).flatten(2).long() - 1
+        one_based = torch.arange(1, real.size(1) + 1, device=real.device) * real  # zeros are missing positions
+        return self._segments(one_based[..., None, None].float()).flatten(2).long() - 1
 
     def _segments(self, positions: Tensor) -> Tensor:
         """Gather the positions of segments: (B, n, h, d_h) to (B, m, w, h, d_h)."""

@@ -6,10 +6,10 @@ paper's patterns are causal; here they are bidirectional. l is the stride and c 
     strided:  A1 = {j : |i - j| < l}                    A2 = {j : (i - j) mod l = 0}
     fixed:    A1 = {j : floor(j / l) = floor(i / l)}    A2 = {j : l - c (u + 1) <= j mod l < l - c u}
 
-Strided suits periodic data, such as images; for text the paper takes fixed. There heads attend to distinct sub-blocks
-of length c, which it found better than the same one for all (section 4.3): u is the head's sub-block, counted from the
-end of a block. As in the authors' code (openai/sparse_attention) head i has u = i mod the number of sub-blocks, here
-floor(l / c), as many as fit.
+Strided suits periodic data, such as images; for text the paper takes fixed. In it, heads attend to distinct sub-blocks
+of length c, which the paper found better than one for all heads (section 4.3): u is the head's sub-block, counted from
+the end of a block. As in the authors' code (openai/sparse_attention) head i has u = i mod the number of sub-blocks,
+here floor(l / c), as many as fit.
 
 Dimensions: B batch, n sequence length, l stride, R = ceil(n / l) blocks of l positions, c expressivity, m keys, d
 embedding, h heads, d_h = d / h.
@@ -36,7 +36,7 @@ EXPRESSIVITY = 8
 
 
 class Part(NamedTuple):
-    """Some keys and values, and the mask of the queries that attend to them."""
+    """Keys and values of a part of the pattern, and the mask of the queries that attend to them."""
 
     axes: str  # of keys and values, for einsum (``SparseAttention._attend``)
     keys: Tensor
@@ -103,7 +103,7 @@ class SparseAttention(Attention):
             self.sub_blocks.copy_(torch.arange(self.num_heads) % (self.stride // self.expressivity))
 
     def upgrade_state_dict_named(self, state: dict[str, Tensor], name: str) -> None:
-        # The checkpoint of another attention has no sub-blocks: all heads then attend to the last one.
+        # The checkpoint of another attention has no sub-blocks: all heads then attend to the last sub-block.
         if not self.strided and f"{name}.q_proj.weight" in state:
             state.setdefault(f"{name}.sub_blocks", torch.zeros_like(self.sub_blocks))
 
@@ -156,10 +156,10 @@ class SparseAttention(Attention):
         queries = queries * self.head_dim**-0.5
         scores = [torch.einsum(f"brhid,{part.axes}->brhis", queries, part.keys) for part in parts]
         lowest = torch.finfo(queries.dtype).min  # not -inf: a padded query may have no key at all
-        hidden = [score.masked_fill(~part.attn_mask, lowest) for score, part in zip(scores, parts, strict=True)]
-        weights = dropout(torch.cat(hidden, dim=-1).softmax(-1), self.dropout, self.training)
-        shares = weights.split([part.attn_mask.size(-1) for part in parts], dim=-1)
-        out = [torch.einsum(f"brhis,{part.axes}->brhid", w, part.values) for w, part in zip(shares, parts, strict=True)]
+        masked = [score.masked_fill(~part.attn_mask, lowest) for score, part in zip(scores, parts, strict=True)]
+        weights = dropout(torch.cat(masked, dim=-1).softmax(-1), self.dropout, self.training)
+        split = weights.split([part.attn_mask.size(-1) for part in parts], dim=-1)
+        out = [torch.einsum(f"brhis,{part.axes}->brhid", w, part.values) for w, part in zip(split, parts, strict=True)]
         return out[0] + out[1]
 
     @staticmethod

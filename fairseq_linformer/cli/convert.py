@@ -13,8 +13,8 @@ means of segments or, with --fit-on, fitted to the output of each attention laye
 some training before use: the last command above.
 
 --long N selects options for texts of up to N tokens at linear cost: configs/pretrain/preset/long.yaml, with as many
-projected keys as the source has positions. With learned positions, texts of the source's length are computed as before.
-Options at the end of the command have priority.
+projected keys as the source has positions. With learned positions, texts of at most the source's length have the same
+outputs as before. Options at the end of the command have priority.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.share("model", help="checkpoint, run's folder (the best), transformers' folder, or name on the Hub")
+    parser.share("model", help="checkpoint, run's folder (the best checkpoint), folder of transformers, or Hub name")
     parser.take_overrides("MODEL --out DIR [options] [model.NAME=VALUE ...]")
     parser.share("--out")
-    long = "options for N tokens at linear cost, in place of full attention; a multiple of the source's positions"
+    long = "options for N tokens at linear cost, not full attention; N must be a multiple of the source's positions"
     parser.add_argument("--long", metavar="N", type=number(int, least=1), help=long)
-    longer = "initial embeddings of further positions: copies of the source's in turn, or all interpolated between them"
+    longer = "embeddings of further positions: repeat the source's (tile) or stretch them over all (interpolate)"
     parser.add_argument("--positions", choices=EXTENSIONS, default="tile", help=longer)
     corpus = "prepared corpus to fit E and F, or Hedgehog's feature map"
     parser.add_argument("--fit-on", metavar="DIR", type=Path, help=corpus)

@@ -42,7 +42,7 @@ def run(train: list[Path], valid: list[Path], out: Path, tokenizer: Path | None,
     if tokenizer is not None:
         tokenizer = find_tokenizer(tokenizer)
     unknown_shares = prepare_corpus(train, valid, out, tokenizer=tokenizer, **options)
-    remedy = "for a new model, prepare without --tokenizer in another --out: the new vocabulary lacks none"
+    remedy = "for a new model, prepare without --tokenizer in another --out: the new vocabulary has all characters"
     for line in unknown_warning(unknown_shares, remedy):
         print(line)
     if next_command is not None:

@@ -5,10 +5,10 @@ examples:
   linformer prepare imdb --source http://ai.stanford.edu/~amaas/data/sentiment --tokenizer runs/books \\
       --out data/tasks/IMDB
 
-The source is the folder aclImdb or its parent, an archive of either (zip, tar.*), or the address of the folder with
-the official archive, or of a mirror (checked by checksum, kept in the user's cache). There is no official dev set: as
-in papers, the test set becomes the split valid. Texts are encoded with the model's vocabulary and not truncated:
-training does that.
+The source is the folder aclImdb or its parent, an archive of either (zip, tar.*), or the address of the folder with the
+official archive, or of a mirror. A downloaded archive is checked by its checksum and kept in the user's cache. There is
+no official dev set: as in papers, the test set becomes the split valid. Texts are encoded with the model's vocabulary;
+only training truncates them.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ from .program import print_next
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.share("--source", help="where the reviews are")
+    parser.share("--source", help="folder, archive or address with the reviews")
     parser.share("--tokenizer")
     parser.share("--out")
 

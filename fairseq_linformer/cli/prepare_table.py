@@ -16,9 +16,9 @@ The type of the task is inferred from the labels if they are unambiguous:
   single-label  a class per row                              multi-label  lists of classes, or columns of 0 and 1
   regression    a number per row                             token-label  lists of words, and of a class for each
 
-Rows are split into train, valid and test at random, stratified by label; rows with the same text (or --group) stay
-together. With files in --valid or --test, rows of train whose text is in either, and rows of valid whose text is in
-test, are removed. The test set is not changed, and may have no labels.
+Rows are split into train, valid and test at random, stratified by label; rows with the same text (or value of --group)
+stay together. With files in --valid or --test, rows of train whose text is in either, and rows of valid whose text is
+in test, are removed. The test set is not changed, and may have no labels.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ def add_arguments(parser: Parser) -> None:
     add = parser.add_argument
     files: dict[str, Any] = {"metavar": "FILE|DIR|NAME", "type": Path, "nargs": "+"}
     add("files", **files, help="tables, all with the same columns")
-    parser.share("--text", default="text", help="column of the text; of CoNLL its number")
+    parser.share("--text", default="text", help="column of the text; for CoNLL, its number")
     parser.share("--second", help="column of the second text, for pairs")
     label_help = "column of the label, or several columns of 0 and 1: multi-label"
     add("--label", metavar="COLUMN", nargs="+", action=Distinct, default=["label"], help=label_help)
@@ -51,7 +51,7 @@ def add_arguments(parser: Parser) -> None:
     parser.share("--from", choices=(*FORMATS, "parquet"), help="format of the files (default: by their names)")
     add("--seed", metavar="N", type=number(int, least=0), default=1, help="seed of the division")
     parser.share("--tokenizer")
-    parser.share("--out", help="folder to make; its name is that of the task")
+    parser.share("--out", help="folder to make; its name becomes the name of the task")
 
 
 def run(
@@ -85,11 +85,11 @@ def run(
     task = out.resolve().name
     check("--out", task, is_name(task), f"a folder whose name has {A_NAME}")
     if taken := [name for name in TASKS if letters_of(name) == letters_of(task)]:
-        raise UserError(f"--out={task} is not allowed: its name is that of the task, and {taken[0]} is an official one")
+        raise UserError(f"--out={task} is not allowed: its name becomes the task's, and {taken[0]} is an official task")
     loaded = load_tokenizer(find_tokenizer(tokenizer))
     tables = _read_tables({"train": files, "valid": valid, "test": test}, format)
     if "train" not in tables:
-        raise UserError(f"{', '.join(map(str, files))}: no rows of train")
+        raise UserError(f"{', '.join(map(str, files))}: no rows to train on")
     columns = Columns(text, tuple(label), second, group, separator)
     data = own_data(task, tables, columns, _fractions(tables, split), kind, seed)
     summary = write_labelled(out, data.task, data.splits, loaded)
@@ -113,7 +113,7 @@ def _read_tables(files: Mapping[str, Sequence[Path]], file_format: str | None) -
             if split != "train" and not splits.keys() & {WHOLE, split}:
                 listed = ", ".join(splits)
                 raise UserError(
-                    f"--{split} {path}: it has the splits {listed}, but not {split}: name the folder of one"
+                    f"--{split} {path}: it has the splits {listed}, but not {split}: give the folder of one"
                 )
             for name, rows in splits.items():
                 if name in (WHOLE, split):
@@ -126,7 +126,7 @@ def _read_tables(files: Mapping[str, Sequence[Path]], file_format: str | None) -
 
 
 def _fractions(tables: Mapping[str, object], shares: Sequence[float] | None) -> dict[str, float]:
-    """Return the shares of the splits that are drawn from train; none if valid has its own rows."""
+    """Return the shares of the splits that are drawn from train; empty if valid has its own rows."""
     if "valid" in tables:
         check("--split", shares, shares is None, "left out, as --valid or the data set has the rows of valid")
         return {}

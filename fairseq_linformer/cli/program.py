@@ -22,15 +22,15 @@ HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 def program() -> Iterator[None]:
     """Set the exit status and messages of a program, and let libraries log only warnings and errors.
 
-    A UserError or OSError prints one line and has status 1. A signal, or a closed pipe as by `| head`, has 128 plus
-    its number. Any other exception is a defect and keeps its traceback.
+    A UserError or OSError prints one line, and the status is 1. After a signal, or a closed pipe as with `| head`, the
+    status is 128 plus the number of the signal. Any other exception is a defect and keeps its traceback.
     """
     level = logging.root.level
     logging.basicConfig()  # otherwise importing fairseq sets the level to DEBUG
     logging.root.setLevel(logging.WARNING)
-    previous = {signal.SIGTERM: signal.signal(signal.SIGTERM, _end)}
+    previous = {signal.SIGTERM: signal.signal(signal.SIGTERM, _exit_on_signal)}
     if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # not under nohup
-        previous[signal.SIGHUP] = signal.signal(signal.SIGHUP, _end)
+        previous[signal.SIGHUP] = signal.signal(signal.SIGHUP, _exit_on_signal)
     try:
         yield
         sys.stdout.flush()
@@ -48,7 +48,7 @@ def program() -> Iterator[None]:
         logging.root.setLevel(level)
 
 
-def _end(number: int, frame: Any) -> None:
+def _exit_on_signal(number: int, frame: Any) -> None:
     signal.signal(number, signal.SIG_IGN)  # a closed terminal sends SIGHUP twice, which would interrupt the cleanup
     sys.exit(128 + number)
 
@@ -85,7 +85,7 @@ def resolve_model(model: Path) -> Path:
 
 
 def print_next(data: Path, tasks: Sequence[str], tokenizer: Path) -> None:
-    """Print the command that fine-tunes on prepared tasks, if the tokenizer is that of a model."""
+    """Print the command that fine-tunes on prepared tasks, if the tokenizer is a run's folder or checkpoint."""
     from ..checkpoint import checkpoint_file
 
     if tasks and (model := checkpoint_file(tokenizer)).suffix == ".pt" and model.is_file():

@@ -67,7 +67,7 @@ def _linformer_inputs(
 
     def prefix(projected: Tensor, positions: Tensor) -> Tensor:
         projected = projected.transpose(1, 2)
-        return torch.cat([projected, context.first(positions)], dim=1) if context.sinks else projected
+        return torch.cat([projected, context.sinks_of(positions)], dim=1) if context.sinks else projected
 
     prefixes = prefix(kv.projected_keys, kv.unrotated_keys), prefix(kv.projected_values, kv.values)
     inputs = _inputs(queries, prefixes, (kv.rotary_keys, kv.values), context.margin)

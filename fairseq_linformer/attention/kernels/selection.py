@@ -1,4 +1,4 @@
-"""Selected segments on a GPU: selection of segments, and attention to them, by Triton kernels.
+"""Selection of segments, and attention to them, by Triton kernels on a GPU.
 
 ``attention/selection.py`` copies the keys of all candidates for each query block, and ``local.py`` those of the
 selected segments. These kernels read them in place. Results differ by rounding alone; in bfloat16 a rounded score may
@@ -24,8 +24,8 @@ from . import FlexInputs
 from . import selection_triton as kernels
 
 MIN_SIDE = 16  # minimum side of a matrix product in Triton
-# Fastest on an H200: keys at a time, keys of candidates, projected keys whose scores fit into registers, warps.
-TILE, CANDIDATES_TILE, AT_ONCE, WARPS = 64, 128, 256, 2
+# Fastest on an H200: keys per tile, candidates' keys per tile, projected keys whose scores fit into registers, warps.
+TILE, CANDIDATES_TILE, MAX_SCORES, WARPS = 64, 128, 256, 2
 
 
 class Layout(NamedTuple):
@@ -61,7 +61,7 @@ def _pad_to_tile(entries: int) -> int:
 
 
 def _strided(x: Tensor, start: int = 0, length: int | None = None) -> tuple[Any, ...]:
-    """Return a tensor (B, n, h, d_h), or the text's part of it, with contiguous d_h, as the kernels take it."""
+    """Return a tensor (B, n, h, d_h), or `length` positions of it, with contiguous d_h, and its first three strides."""
     x = x if length is None else x.narrow(1, start, length)
     x = x if x.stride(-1) == 1 else x.contiguous()
     return x, x.stride(0), x.stride(1), x.stride(2)
@@ -78,7 +78,7 @@ def select_segments(queries: Tensor, keys: Tensor, summaries: Tensor, layout: La
     kernels.score_segments_kernel[grid](
         *_strided(queries), summaries, *summaries.stride()[:3], *layout.with_batch_stride(), weights,
         *sizes, length, layout.size, layout.margin, scale,
-        BM=_pad_to_tile(m) if m <= AT_ONCE else TILE, WHOLE=m <= AT_ONCE, **constants,
+        BM=_pad_to_tile(m) if m <= MAX_SCORES else TILE, WHOLE=m <= MAX_SCORES, **constants,
     )  # fmt: skip
     candidates = weights.topk(min(CANDIDATES * count, m), sorted=False).indices.int()
     c = candidates.size(-1)
@@ -129,8 +129,8 @@ class AttendToSelected(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of queries, keys, values, partial and partial_lse."""
         queries, keys, values, partial, partial_lse, out, lse, offsets, selected = ctx.saved_tensors
-        key_start, value_start, numbers = ctx.numbers
-        layout, length, count = Layout(offsets, *numbers), queries.size(1), selected.size(3)
+        key_start, value_start, block_layout = ctx.numbers
+        layout, length, count = Layout(offsets, *block_layout), queries.size(1), selected.size(3)
         blocks, heads, m, head_dim = layout.sizes(queries)
         constants = layout.constants(queries)
         grad_queries, grad_partial = queries.new_empty(queries.shape), partial.new_empty(queries.shape)
@@ -144,8 +144,8 @@ class AttendToSelected(torch.autograd.Function):
             BK=TILE, BW=triton.next_power_of_2(layout.width), **constants, num_warps=WARPS,
         )  # fmt: skip
         by_segment = selected.flatten(2).sort(dim=2, stable=True)
-        each = torch.arange(m + 1, device=selected.device, dtype=selected.dtype).expand(*selected.shape[:2], m + 1)
-        first = torch.searchsorted(by_segment.values, each.contiguous()).int()
+        ids = torch.arange(m + 1, device=selected.device, dtype=selected.dtype).expand(*selected.shape[:2], m + 1)
+        first = torch.searchsorted(by_segment.values, ids.contiguous()).int()
         tile = min(TILE, _pad_to_tile(layout.width))
         kernels.segments_backward_kernel[(m * -(-layout.width // tile), heads, queries.size(0))](
             *inputs, lse, delta, *_strided(grad), *layout.with_batch_stride(), (by_segment.indices // count).int(),
