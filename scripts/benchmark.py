@@ -10,7 +10,7 @@ The cases of one length run in turns, round after round, after warm-up calls: mo
 positions) and in a training step (loss at masked positions, gradients, AdamW). Times are medians with quartiles. Memory
 is the peak of PyTorch's allocator during a call, minus the memory allocated before it. On a GPU the table also has the
 share of the peak rate of matrix products. Other models have their last feed-forward network on all positions, those of
-this package on masked positions only.
+this package on masked positions only, or on all with --all-positions.
 
 OUT gets results.json after every length, then results.md and benchmark.png. A case that fails or takes longer than
 --limit is listed with the reason.
@@ -44,6 +44,7 @@ import fairseq_linformer
 from fairseq_linformer.cli.program import program
 from fairseq_linformer.files import write_whole
 from fairseq_linformer.plotting import legend, picture, scale_lengths, scale_log, style_of
+from fairseq_linformer.precision import bfloat16_instructions
 
 Row = dict[str, Any]
 Call = Callable[[], Any]
@@ -67,6 +68,8 @@ class Case:
     phase: str
     sizes: Sizes
     sequences: int
+    dtype: str = "float32"
+    name: str = ""  # in the table
 
     def build(self) -> Model:
         """Build the model, or the attention of one layer.
@@ -212,7 +215,6 @@ class Runner:
     """Runner of a group of cases in turns."""
 
     device: str
-    dtype: str
     rounds: int
     limit: float  # seconds that a call may take, and after which a group begins no further round
     compiler: str | None = None  # backend that compiles each layer; None for eager execution
@@ -225,12 +227,12 @@ class Runner:
         rows = {case: self._columns(case) for case in cases}
         calls: dict[Case, Call] = {}
         models: dict[str, Model] = {}
-        batch = [self._move(tensor) for tensor in cases[0].inputs()]
         for case in cases:
             with self._reason(rows[case]):
-                if case.model not in models:
-                    models[case.model] = self._build(case)
-                calls[case] = self._warm(self._call(models[case.model], case.phase, batch))
+                if case.name not in models:
+                    models[case.name] = self._build(case)
+                batch = [self._move(tensor, case.dtype) for tensor in case.inputs()]
+                calls[case] = self._warm(self._call(models[case.name], case.phase, batch))
         models.clear()  # so that a case without memory frees it
         warm_ups = 2 if self.device == "cuda" else 0
         seconds, errors = interleave(calls, self.rounds, warm_ups, self.limit, self.device)
@@ -248,7 +250,7 @@ class Runner:
     def _columns(self, case: Case) -> Row:
         sizes = {"n": case.sizes.length, "k": case.sizes.projected_length, "sequences": case.sequences}
         compiled = self.compiler is not None
-        return {"model": case.model, "scope": case.scope, "phase": case.phase, **sizes, "compiled": compiled}
+        return {"model": case.name, "scope": case.scope, "phase": case.phase, **sizes, "compiled": compiled}
 
     @contextlib.contextmanager
     def _reason(self, row: Row) -> Iterator[None]:
@@ -259,14 +261,14 @@ class Runner:
             row["reason"] = one_line(error)
             free_memory(self.device)
 
-    def _move(self, tensor: Tensor) -> Tensor:
+    def _move(self, tensor: Tensor, dtype: str) -> Tensor:
         if not tensor.is_floating_point():
             return tensor.to(self.device)
-        return tensor.detach().to(self.device, DTYPES[self.dtype]).requires_grad_()
+        return tensor.detach().to(self.device, DTYPES[dtype]).requires_grad_()
 
     def _build(self, case: Case) -> Model:
         model = case.build()
-        model.module.to(self.device, DTYPES[self.dtype])
+        model.module.to(self.device, DTYPES[case.dtype])
         if self.compiler:
             compile_separately(model, self.compiler)
         return model
@@ -341,12 +343,13 @@ def compile_separately(model: Model, compiler: str) -> None:
 
 
 def machine_name(device: str) -> str:
-    """Return the GPU, or the CPU and the number of threads."""
+    """Return the GPU, or the CPU with its instructions for bfloat16 and the number of threads."""
     if device == "cuda":
         return torch.cuda.get_device_name()
     file = Path("/proc/cpuinfo")
     names = re.findall(r"^model name\s*: (.+)$", file.read_text(), re.MULTILINE) if file.is_file() else []
-    return f"{[*names, platform.processor()][0]}, {torch.get_num_threads()} threads"
+    instructions = bfloat16_instructions(on_gpu=False) or "no instructions for bfloat16"
+    return f"{[*names, platform.processor()][0]}, {instructions}, {torch.get_num_threads()} threads"
 
 
 def code_digest() -> str:
@@ -427,7 +430,7 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     add("--lengths", metavar="N", nargs="+", type=int, default=[512, 4096], help="n (default: 512 4096)")
     add("--set", metavar="OPTION=VALUE", nargs="+", default=[], help="further options of this package's models")
     add("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
-    add("--dtype", choices=DTYPES, default="float32", help="of weights and activations")
+    add("--dtype", nargs="+", choices=DTYPES, default=["float32"], help="of weights and activations; several in turns")
     add("--layers", metavar="L", type=int, default=2, help="default: 2")
     add("--embed-dim", metavar="D", type=int, default=768, help="d (default: 768)")
     add("--heads", metavar="H", type=int, default=12, help="default: 12")
@@ -436,6 +439,7 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     add("--tokens", metavar="T", type=int, default=4096, help="per batch, at least one sequence (default: 4096)")
     add("--rounds", metavar="R", type=int, default=7, help="times that each case is timed (default: 7)")
     add("--limit", metavar="S", type=float, default=60.0, help="seconds that a call may take (default: 60)")
+    add("--all-positions", action="store_true", help="last feed-forward network on all positions in every model")
     add("--compile", metavar="BACKEND", nargs="?", const="inductor", help="compile layers (default backend: inductor)")
     return parser.parse_args(words)
 
@@ -450,9 +454,11 @@ def cases_of(options: argparse.Namespace, scope: str, n: int) -> list[Case]:
     for model in options.models:
         local = options.device == "cuda" and model in LOCAL and options.dropout == 0
         flex = [("flex_attention", True)] if local else []
-        shape = Sizes(**sizes, projected_length=k, options=(*extra, *flex))
+        shape = Sizes(**sizes, projected_length=k, options=(*extra, *flex), all_positions=options.all_positions)
         case = Case(model, scope, "", shape, max(1, options.tokens // n))
-        cases += [replace(case, phase=phase) for phase in options.phases]
+        for dtype in options.dtype:
+            name = model if len(options.dtype) == 1 else f"{model}, {dtype}"
+            cases += [replace(case, phase=phase, dtype=dtype, name=name) for phase in options.phases]
     return cases
 
 
@@ -469,7 +475,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 def measure_groups(options: argparse.Namespace, groups: Sequence[Sequence[Case]]) -> list[Row]:
     """Measure group after group; results.json is written after each."""
-    runner = Runner(options.device, options.dtype, options.rounds, options.limit, options.compile)
+    runner = Runner(options.device, options.rounds, options.limit, options.compile)
     settings = {**vars(options), "out": str(options.out), "machine": machine_name(options.device)}
     settings |= {"torch": torch.__version__, "code": code_digest()}
     rows: list[Row] = []

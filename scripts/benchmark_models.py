@@ -51,6 +51,7 @@ class Sizes:
     length: int  # n, the longest sequence and that of every batch
     projected_length: int  # k of a Linformer
     options: tuple[tuple[str, Any], ...] = ()  # additional ones of this package's models
+    all_positions: bool = False  # True to compute the last feed-forward network of all models on all positions
 
     def fairseq_options(self) -> dict[str, Any]:
         """Return the sizes under fairseq's names."""
@@ -140,6 +141,9 @@ def package_model(options: Mapping[str, Any], kernel: SDPBackend | None, sizes: 
         return model.encoder.extract_features(tokens, padded=False)[0]
 
     def loss(tokens: Tensor, masked: Tensor, indices: Tensor) -> Tensor:
+        if sizes.all_positions:
+            logits = model.encoder.lm_head(features(tokens).flatten(0, 1)[indices])
+            return F.cross_entropy(logits.float(), tokens.flatten()[indices])
         masks = {"masked_tokens": masked, "masked_positions": indices}
         return model(tokens, **masks, masked_targets=tokens.flatten()[indices], padded=False)[0] / len(indices)
 

@@ -47,14 +47,14 @@ def test_pretraining(name):
         ("optimization.max_update=7 +distributed=slurm task.mask_prob=0.4 model.projected_length='256..64'", ""),
         ("model.attention=softmax model.projected_length=64 optimization.lr=[0.01]", "-softmax"),
         ("+preset=[fast,near_and_far]", "-fast_near_and_far"),
-        ("+precision=bf16 common.seed=2 optimizer=adam", "-bf16-adam"),
+        ("precision=bf16 common.seed=2 optimizer=adam", "-bf16-adam"),
     ],
 )
 def test_the_folder_of_a_pretraining_names_its_model_and_choices(words, suffix):
     """Otherwise all variants of a comparison would have one folder."""
     cfg = composed("pretrain", "tiny_512", "task.data=data-bin/corpus", *words.split())
     assert cfg.checkpoint.save_dir == f"runs/tiny_512{suffix}"
-    assert cfg.common.bf16 == ("bf16" in words) and not (cfg.common.bf16 and cfg.common.fp16)
+    assert cfg.task.bfloat16 == ("yes" if "bf16" in words else "auto") and not cfg.common.fp16
 
 
 def test_the_fast_preset_changes_the_optimizer_and_adds_value_residuals():

@@ -51,6 +51,8 @@ def add_arguments(parser: Parser) -> None:
     parser.share("--second")
     top = "print the N most probable classes with their probabilities, instead of all"
     add("--top", metavar="N", type=number(int, least=1), help=top)
+    precision = "auto: bf16 (matrix products in bfloat16) if the processor or GPU has instructions for it"
+    add("--precision", choices=("float32", "bf16", "auto"), help=f"default: float32; {precision}")
     add("--to", choices=("tsv", "jsonl"), help="format of the output (default: tsv)")
     data = "prepared task with vocabulary and labels (default: that of the training); with --runs: a folder of tasks"
     parser.share("--data", help=data)
@@ -78,6 +80,7 @@ def predict(
     second: str | None = None,
     top: int | None = None,
     to: str | None = None,
+    precision: str = "float32",
 ) -> None:
     """Print the predictions for the texts of a file."""
     from ..data.prepare.table import ENDINGS, check_filled, no_format, parse_rows, read_rows
@@ -93,7 +96,7 @@ def predict(
     if input != "-" and not path.exists():
         raise UserError(f"--input {input}: there is no such file")
     with contextlib.nullcontext(sys.stdin.buffer) if input == "-" else unpacked(path) as stream:
-        predictor = Predictor(_checkpoint(model), data)
+        predictor = Predictor(_checkpoint(model), data, bfloat16=_takes_bfloat16(precision))
         if second is not None and not predictor.pairs:
             raise UserError(f"--second {second}: {model} predicts single texts")
         label_type = predictor.record.kind
@@ -111,6 +114,20 @@ def predict(
             check_filled(read_rows(lines, *columns), name, words=label_type == "token-label")
             lines.seek(0)
             _print(predictor, read_rows(lines, *columns), top, to)
+
+
+def _takes_bfloat16(precision: str) -> bool:
+    """Return True for bf16, and for auto where there are instructions for it; print what auto has chosen."""
+    import torch
+
+    from ..precision import bfloat16_instructions, describe_precision
+
+    if precision != "auto":
+        return precision == "bf16"
+    on_gpu = torch.cuda.is_available()
+    chosen = bfloat16_instructions(on_gpu) is not None
+    print(describe_precision(chosen, on_gpu), file=sys.stderr)
+    return chosen
 
 
 def _checkpoint(model: Path) -> Path:

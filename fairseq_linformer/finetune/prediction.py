@@ -26,6 +26,7 @@ from ..errors import UserError, check
 from ..files import write_whole
 from ..model.hub import HubInterface
 from ..model.roberta import LinformerRobertaModel
+from ..precision import with_bfloat16_products
 from ..training.text_prediction import TextPredictionTask, read_record
 from .criterion import chosen, tags
 
@@ -63,9 +64,16 @@ class Predictor:
         model: its file, or the result of ``from_pretrained``.
         data: the prepared folder of a task, by default the one that it was fine-tuned on.
         device: by default the first GPU, or the CPU.
+        bfloat16: True to compute matrix products in bfloat16.
     """
 
-    def __init__(self, model: Path | HubInterface, data: Path | None = None, device: str | None = None) -> None:
+    def __init__(
+        self,
+        model: Path | HubInterface,
+        data: Path | None = None,
+        device: str | None = None,
+        bfloat16: bool = False,
+    ) -> None:
         hub = LinformerRobertaModel.load(model, data) if isinstance(model, Path) else model
         checkpoint = model if isinstance(model, Path) else Path(hub.cfg.checkpoint.save_dir)
         if not isinstance(hub.task, SentencePredictionTask):
@@ -85,6 +93,8 @@ class Predictor:
         self._tokenizer = load_tokenizer(folder)
         self._device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         self._model = hub.model.eval().to(self._device)
+        if bfloat16:
+            self._model = with_bfloat16_products(self._model, self._device)
 
     def split(self, name: str) -> tuple[list[Prediction], list[str] | list[tuple[str, ...]] | None]:
         """Return the predictions for a split of the data's folder in its order, and its labels if it has them."""

@@ -21,6 +21,8 @@ from omegaconf.errors import OmegaConfBaseException
 from ..errors import UserError, did_you_mean
 from ..files import CONFIGS
 
+CONFIG_FILE = "config.yaml"  # in a run's folder: the configuration of the training that made its checkpoints
+
 _composing = threading.Lock()  # Hydra's state is global to the process
 
 
@@ -89,6 +91,8 @@ def explain_composition(error: HydraException) -> str:
     if unknown_option and isinstance(cause, OmegaConfBaseException) and isinstance(cause.parent_node, DictConfig):
         options = cast(dict[str, Any], OmegaConf.to_container(cause.parent_node._get_root()))
         return no_such_option(unknown_option[1], [*options, *(name for name, _ in flat(options))])
+    if repeated := re.match(r"Multiple values for (\w+)\. To override a value use 'override .*: (.*)'", str(error)):
+        return f"+{repeated[1]}={repeated[2]}: this configuration has a {repeated[1]}, so type it without +"
     message = str(error).partition("\nSee http")[0].partition("\n\n")[0]
     causes = [] if cause is None else [str(cause).partition("\n")[0]]
     return " ".join(": ".join(filter(None, [*message.splitlines(), *causes])).split())

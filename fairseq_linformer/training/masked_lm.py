@@ -31,7 +31,15 @@ from ..errors import check
 from ..model.roberta import LinformerRobertaModel
 from .masked_lm_loss import MaskedLmLoss
 from .options import VALIDATED
-from .task import TrainingTask, check_file, freeze_lm_head, length_of_model, save_interval, set_options
+from .task import (
+    TrainingTask,
+    bfloat16_option,
+    check_file,
+    freeze_lm_head,
+    length_of_model,
+    save_interval,
+    set_options,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +76,7 @@ class DynamicMaskedLMConfig(MaskedLMConfig):
         },
     )
     save_interval_minutes: float = save_interval()
+    bfloat16: str = bfloat16_option()
 
 
 @register_task("dynamic_masked_lm", dataclass=DynamicMaskedLMConfig)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from ..checkpoint import read_checkpoint
 from ..checkpoint_files import LAST
@@ -21,7 +21,8 @@ from ..errors import check
 from ..model.config import LinformerRobertaConfig
 from ..model.hub import architecture_options
 from ..model.roberta import LinformerRobertaModel
-from .configuration import check_groups, typed_options
+from ..precision import bfloat16_instructions, describe_precision
+from .configuration import CONFIG_FILE, check_groups, typed_options
 
 DDP = ("pytorch_ddp", "c10d")  # two names for PyTorch's DistributedDataParallel
 LEGACY_DDP = "legacy_ddp"  # fairseq's backend, which reduces gradients after the backward pass
@@ -38,6 +39,26 @@ VALIDATED: dict[str, Mapping[str, bool]] = {
 }
 
 logger = logging.getLogger(__name__)
+
+
+def choose_precision(cfg: DictConfig, bfloat16: str) -> str:
+    """Return yes or no for ``task.bfloat16``, whose value may also be auto; on a GPU, set fairseq's ``common.bf16``.
+
+    A run resumes with the precision that it began with, on any machine.
+    """
+    check("task.bfloat16", bfloat16, bfloat16 in ("no", "yes", "auto"), "no, yes or auto")
+    common, on_gpu = cfg.common, _on_gpu(cfg)
+    if common.fp16 or common.bf16 or common.amp:
+        return "no"
+    run = Path(cfg.checkpoint.save_dir)
+    if bfloat16 == "auto" and (run / CONFIG_FILE).is_file():
+        bfloat16 = OmegaConf.load(run / CONFIG_FILE).task.get("bfloat16", "no")
+    elif bfloat16 == "auto":
+        is_old = (run / LAST).is_file()  # a run of an earlier version, in float32
+        bfloat16 = "yes" if bfloat16_instructions(on_gpu) and not is_old else "no"
+    common.bf16 = on_gpu and bfloat16 == "yes"
+    logger.info(describe_precision(bfloat16 == "yes", on_gpu))
+    return bfloat16
 
 
 def check_options(cfg: DictConfig) -> None:
@@ -61,7 +82,7 @@ def check_options(cfg: DictConfig) -> None:
     on_gpu = _on_gpu(cfg)
     flex = getattr(cfg.model, "flex_attention", False)
     check("model.flex_attention", flex, on_gpu or not flex, "false without a GPU")
-    allowed = "false without torch_xla; fairseq-train's --bf16 sets it: pass +precision=bf16 to fairseq-hydra-train"
+    allowed = "false without torch_xla; fairseq-train's --bf16 sets it: --bfloat16 yes does not"
     check("common.tpu", common.tpu, not common.tpu or find_spec("torch_xla") is not None, allowed)
     # fairseq's fp16 optimizer keeps a float32 copy of the parameters in one tensor, for which it needs CUDA.
     in_one_tensor = not (common.bf16 or common.memory_efficient_fp16 or common.fp16_no_flatten_grads)

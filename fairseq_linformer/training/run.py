@@ -39,7 +39,7 @@ from ..checkpoint import (
 from ..checkpoint_files import BEST, LAST
 from ..errors import UserError, check
 from ..files import LOCK_FILE, digest_file, is_in, lock, write_whole
-from .configuration import typed_command, typed_options
+from .configuration import CONFIG_FILE, typed_command, typed_options
 from .fingerprint import RunFingerprint
 from .options import InitialCheckpoint, checkpoint_to_load, initial_checkpoint
 
@@ -47,7 +47,6 @@ logger = logging.getLogger(__name__)
 
 DIVERGED = "the training diverged"  # beginning of the last line of such a run
 FEWEST_LOG_LINES = 20  # per run, so that a short run shows its progress, too
-CONFIG_FILE = "config.yaml"  # in a run's folder: the configuration of the training that made its checkpoints
 
 
 class Run:

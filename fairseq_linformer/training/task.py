@@ -26,7 +26,8 @@ from ..checkpoint import TaskState, check_same_vocabulary, differing_parts, dige
 from ..data.dictionaries import DICTIONARY_FILE, load_dictionary
 from ..data.epochs import NO_LIMITS, ElasticBatchIterator, Limits
 from ..errors import UserError
-from .options import adopt_model_options, check_options, override_defaults
+from ..precision import with_bfloat16_products
+from .options import adopt_model_options, check_options, choose_precision, override_defaults
 from .run import Run
 
 logger = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ class TrainingTask(FairseqTask):
         loads_checkpoint = kwargs.get("from_checkpoint") or (config is not None and config._get_flag("allow_objects"))
         to_train = None if loads_checkpoint else config
         if to_train is not None:
+            set_options(cfg, bfloat16=choose_precision(to_train, cfg.bfloat16))
             check_options(to_train)
             adopt_model_options(to_train)
             override_defaults(to_train)
@@ -144,6 +146,7 @@ class TrainingTask(FairseqTask):
         if self.run is not None:
             self.run.begin_batch(update_num)
         sample = self.before_update(sample, update_num)
+        criterion = self._in_precision(criterion)
         try:
             loss, size, logs = super().train_step(sample, model, criterion, optimizer, update_num, *args, **kwargs)
         except torch.OutOfMemoryError as error:
@@ -156,6 +159,14 @@ class TrainingTask(FairseqTask):
             self.run.last_loss, self.run.last_size = loss.detach(), size
             logs |= self.run.requests()
         return loss, size, logs
+
+    def valid_step(self, sample: dict[str, Any], model: BaseFairseqModel, criterion: FairseqCriterion) -> Any:
+        return super().valid_step(sample, model, self._in_precision(criterion))
+
+    def _in_precision(self, criterion: FairseqCriterion) -> Any:
+        """Return the criterion, with products in bfloat16 on a CPU if ``task.bfloat16`` asks for them."""
+        is_on = getattr(self.cfg, "bfloat16", "no") == "yes"  # earlier checkpoints lack it
+        return with_bfloat16_products(criterion) if is_on else criterion
 
     def optimizer_step(self, optimizer: FairseqOptimizer, model: BaseFairseqModel, update_num: int) -> None:
         """Update the parameters; with ``common.amp``, avoid that fairseq divides gradients by the loss scale twice.
@@ -202,6 +213,15 @@ def save_interval() -> Any:
     """Return the dataclass field ``save_interval_minutes`` of every task."""
     text = "save a checkpoint at least every so many minutes; 0: after updates and epochs alone"
     return field(default=15.0, metadata={"help": text})
+
+
+def bfloat16_option() -> Any:
+    """Return the dataclass field ``bfloat16`` of every task."""
+    text = (
+        "compute in bfloat16, on a CPU matrix products alone: no, yes, or auto, where the processor or the GPU has "
+        "instructions for it"
+    )
+    return field(default="no", metadata={"help": text})
 
 
 def set_options(cfg: FairseqDataclass | DictConfig, **values: Any) -> None:

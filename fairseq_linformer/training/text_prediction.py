@@ -29,7 +29,16 @@ from ..errors import UserError, check
 from ..files import check_data_path
 from ..model.parts import ClassificationHead
 from .options import WARM_UP, updates_of_epochs
-from .task import TrainingTask, check_file, freeze_lm_head, length_of_model, save_interval, set_options, whole_config
+from .task import (
+    TrainingTask,
+    bfloat16_option,
+    check_file,
+    freeze_lm_head,
+    length_of_model,
+    save_interval,
+    set_options,
+    whole_config,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +72,7 @@ class TextPredictionConfig(SentencePredictionConfig):
     )
     freeze_encoder: bool = field(default=False, metadata={"help": "train the classification head alone"})
     save_interval_minutes: float = save_interval()
+    bfloat16: str = bfloat16_option()
 
 
 @register_task("text_prediction", dataclass=TextPredictionConfig)

@@ -87,7 +87,7 @@ def pretrained(corpus, tmp_path_factory) -> Path:
 
 def command(*more) -> list:
     options = ["runs/tiny", "--data", "tasks", "--epochs", 4, "--jobs", 2]
-    return ["linformer", "finetune", *options, *more, "dataset.num_workers=0"]
+    return ["linformer", "finetune", *options, *more, "dataset.num_workers=0", "precision=float32"]
 
 
 def finetune(*words) -> None:
@@ -276,7 +276,7 @@ def test_scores_of_another_run_or_of_other_metrics_are_computed_again(tmp_path):
 
 def repeat(folder, task) -> list[tuple]:
     """The task, the seed and the error of each run in results.json after the command of `finished`."""
-    options = {"rates": [0.01], "epochs": 4, "overrides": ["dataset.num_workers=0"]}
+    options = {"rates": [0.01], "epochs": 4, "overrides": ["dataset.num_workers=0", "precision=float32"]}
     options |= {"seeds": [1, 2], "metric": "macro_f1"} if task == "animals" else {"seeds": [1]}
     sweep = sweep_to(folder / "runs/finetune", folder, [task], **options)
     write_results(sweep, *sweep.run())

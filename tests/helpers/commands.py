@@ -17,7 +17,7 @@ from tests.helpers import ROOT
 
 SIZES = {"encoder_layers": 2, "encoder_embed_dim": 32, "encoder_ffn_embed_dim": 64, "encoder_attention_heads": 2}
 SIZES |= {"projected_length": 8, "local_conv": 3, "max_positions": 32}
-HYDRA = ["--config-dir", ROOT / "configs/pretrain", "--config-name", "tiny_512"]
+HYDRA = ["--config-dir", ROOT / "configs/pretrain", "--config-name", "tiny_512", "precision=float32"]
 
 CHECKOUTS = {"linformer": "scripts/clone.py"}  # whether it is installed or not
 
@@ -129,7 +129,7 @@ def with_hydra(data, save_dir, updates, *more):
 def fine_tuning(data, *more) -> list:
     """fairseq-hydra-train on a prepared task, from random parameters."""
     words = [f"task.data={data}", "model=tiny_512", "checkpoint.finetune_from_model=null", "common.cpu=true"]
-    words += [f"model.{name}={value}" for name, value in SIZES.items()]
+    words += ["precision=float32", *(f"model.{name}={value}" for name, value in SIZES.items())]
     hydra = ["--config-dir", ROOT / "configs/finetune", "--config-name", "finetune", *words, "dataset.num_workers=0"]
     return ["fairseq-hydra-train", *hydra, *more]
 

@@ -73,7 +73,7 @@ def test_a_run_is_another_with(fingerprint, tmp_path):
         "model.attention=softmax": "model.attention was linformer, is softmax",
         "optimization.lr=[0.0003]": "optimization.lr was [0.001], is [0.0003]",
         "task.mask_prob=0.4": "task.mask_prob was 0.15, is 0.4",
-        "+precision=bf16": "common.bf16 was False, is True",
+        "precision=bf16": "task.bfloat16 was auto, is yes",
         "dataset.batch_size=4": "was 2, is 4",
         "checkpoint.best_checkpoint_metric=ppl": "checkpoint.best_checkpoint_metric was loss, is ppl",
         "dataset.valid_subset=test": "was valid, is test",

@@ -150,7 +150,7 @@ def test_a_batch_that_does_not_fit_in_memory_ends_the_run(monkeypatch):
 
     monkeypatch.setattr(FairseqTask, "train_step", too_large)
     with pytest.raises(UserError, match=r"dataset\.batch_size") as error:
-        TrainingTask(None).train_step({}, None, None, None, 1)
+        TrainingTask(SimpleNamespace(bfloat16="no")).train_step({}, None, None, None, 1)
     assert not isinstance(error.value, RuntimeError)
 
 

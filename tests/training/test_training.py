@@ -40,13 +40,25 @@ def assert_same_training(a, b):
         assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+def resume_in_16_bits(trained, folder, *words):
+    """Return the state of a run that never stopped, the same as that of one that did."""
+    for name, updates in (("stopped", 3), ("stopped", 6), ("straight", 6)):
+        run(*with_hydra(trained / "data", name, updates, "lr_scheduler.total_num_update=6", *words), cwd=folder)
+    state = parameters(folder / "straight")
+    assert_same_training(parameters(folder / "stopped"), state)
+    return state
+
+
+def test_a_run_with_products_in_bfloat16_resumes_with_its_weights_in_float32(trained, tmp_path):
+    state = resume_in_16_bits(trained, tmp_path, "task.bfloat16=yes")
+    expected = parameters(trained / "hydra")["model"]
+    differences = [(state["model"][name] - weight).abs().max() for name, weight in expected.items()]
+    assert 0 < max(differences) < 0.01 and all(weight.dtype == torch.float32 for weight in state["model"].values())
+
+
 def test_a_run_in_16_bits_resumes_with_its_weights_in_32(trained, tmp_path):
     """To the last bit, with Muon. The weights that fairseq saves are rounded."""
-    for folder, updates in (("stopped", 3), ("stopped", 6), ("straight", 6)):
-        words = ["optimizer=muon", "+precision=bf16", "lr_scheduler.total_num_update=6"]
-        run(*with_hydra(trained / "data", folder, updates, *words), cwd=tmp_path)
-    state = parameters(tmp_path / "straight")
-    assert_same_training(parameters(tmp_path / "stopped"), state)
+    state = resume_in_16_bits(trained, tmp_path, "optimizer=muon", "common.bf16=true")
     _, matrices = state["last_optimizer_state"]["param_groups"]  # fairseq's copy in 32 bits is one vector by default
     linear = [name for name in state["model"] if re.search(r"layers\.\d+\..*(_proj|fc1|fc2)\.weight", name)]
     assert len(matrices["params"]) == len(linear) > 0
