@@ -227,12 +227,13 @@ class Runner:
         rows = {case: self._columns(case) for case in cases}
         calls: dict[Case, Call] = {}
         models: dict[str, Model] = {}
+        dtypes = {case.dtype for case in cases}
+        batches = {dtype: [self._move(tensor, dtype) for tensor in cases[0].inputs()] for dtype in dtypes}
         for case in cases:
             with self._reason(rows[case]):
                 if case.name not in models:
                     models[case.name] = self._build(case)
-                batch = [self._move(tensor, case.dtype) for tensor in case.inputs()]
-                calls[case] = self._warm(self._call(models[case.name], case.phase, batch))
+                calls[case] = self._warm(self._call(models[case.name], case.phase, batches[case.dtype]))
         models.clear()  # so that a case without memory frees it
         warm_ups = 2 if self.device == "cuda" else 0
         seconds, errors = interleave(calls, self.rounds, warm_ups, self.limit, self.device)

@@ -140,14 +140,15 @@ def package_model(options: Mapping[str, Any], kernel: SDPBackend | None, sizes: 
     def features(tokens: Tensor, *_: Tensor) -> Tensor:
         return model.encoder.extract_features(tokens, padded=False)[0]
 
+    layers = model.encoder.sentence_encoder.layers
+    if sizes.all_positions:
+        return replace(masked_language_model(model, features, model.encoder.lm_head, layers), kernel=kernel)
+
     def loss(tokens: Tensor, masked: Tensor, indices: Tensor) -> Tensor:
-        if sizes.all_positions:
-            logits = model.encoder.lm_head(features(tokens).flatten(0, 1)[indices])
-            return F.cross_entropy(logits.float(), tokens.flatten()[indices])
         masks = {"masked_tokens": masked, "masked_positions": indices}
         return model(tokens, **masks, masked_targets=tokens.flatten()[indices], padded=False)[0] / len(indices)
 
-    return Model(model, features, loss, model.encoder.sentence_encoder.layers, kernel)
+    return Model(model, features, loss, layers, kernel)
 
 
 def package_layer(options: Mapping[str, Any], kernel: SDPBackend | None, sizes: Sizes) -> Model:
@@ -163,7 +164,7 @@ def package_layer(options: Mapping[str, Any], kernel: SDPBackend | None, sizes: 
 def masked_language_model(
     module: nn.Module, features: Callable[..., Tensor], head: Callable[[Tensor], Tensor], layers: Iterable[nn.Module]
 ) -> Model:
-    """Return a model of another project, whose head computes masked positions only."""
+    """Return a model that computes the features of all positions, and its head at masked positions only."""
 
     def loss(tokens: Tensor, masked: Tensor, indices: Tensor) -> Tensor:
         logits = head(features(tokens).flatten(0, 1)[indices])

@@ -33,14 +33,16 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(train: list[Path], valid: list[Path], out: Path, tokenizer: Path | None, **options: Any) -> None:
-    from ..checkpoint import find_tokenizer, read_named_checkpoint
+    from ..checkpoint import find_tokenizer, read_named_checkpoint, vocabulary_folder
     from ..data.dictionaries import unknown_warning
     from ..data.prepare.corpus import prepare_corpus
     from ..training.launch import pretraining_command
 
-    next_command = pretraining_command(out, None if tokenizer is None else read_named_checkpoint(tokenizer))
+    named = None if tokenizer is None else read_named_checkpoint(tokenizer)
+    next_command = pretraining_command(out, named)
     if tokenizer is not None:
-        tokenizer = find_tokenizer(tokenizer)
+        tokenizer = find_tokenizer(tokenizer) if named is None else vocabulary_folder(named[0], named[1]["cfg"])
+    del named  # it may be large
     unknown_shares = prepare_corpus(train, valid, out, tokenizer=tokenizer, **options)
     remedy = "for a new model, prepare without --tokenizer in another --out: the new vocabulary has all characters"
     for line in unknown_warning(unknown_shares, remedy):

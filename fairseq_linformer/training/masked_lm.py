@@ -31,15 +31,7 @@ from ..errors import check
 from ..model.roberta import LinformerRobertaModel
 from .masked_lm_loss import MaskedLmLoss
 from .options import VALIDATED
-from .task import (
-    TrainingTask,
-    bfloat16_option,
-    check_file,
-    freeze_lm_head,
-    length_of_model,
-    save_interval,
-    set_options,
-)
+from .task import TrainingTask, TrainingTaskConfig, check_file, freeze_lm_head, length_of_model, set_options
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +39,7 @@ ROWS = ("none", "complete", "complete_doc")  # values of sample_break_mode; fair
 
 
 @dataclass
-class DynamicMaskedLMConfig(MaskedLMConfig):
+class DynamicMaskedLMConfig(TrainingTaskConfig, MaskedLMConfig):
     """Options of ``dynamic_masked_lm``: those of ``masked_lm``, lengths of rows, and the interval of saves."""
 
     tokens_per_sample: Optional[int] = field(  # noqa: UP045
@@ -75,8 +67,6 @@ class DynamicMaskedLMConfig(MaskedLMConfig):
             "one more unless it is set (default: train all parameters)"
         },
     )
-    save_interval_minutes: float = save_interval()
-    bfloat16: str = bfloat16_option()
 
 
 @register_task("dynamic_masked_lm", dataclass=DynamicMaskedLMConfig)

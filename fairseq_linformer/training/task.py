@@ -3,7 +3,7 @@
 import logging
 import sys
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,23 @@ from .options import adopt_model_options, check_options, choose_precision, overr
 from .run import Run
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass
+class TrainingTaskConfig(FairseqDataclass):
+    """Options of every task."""
+
+    save_interval_minutes: float = field(
+        default=15.0,
+        metadata={"help": "save a checkpoint at least every so many minutes; 0: after updates and epochs alone"},
+    )
+    bfloat16: str = field(
+        default="no",
+        metadata={
+            "help": "compute in bfloat16, on a CPU matrix products alone: no, yes, or auto, where the processor or the "
+            "GPU has instructions for it"
+        },
+    )
 
 
 class TrainingTask(FairseqTask):
@@ -207,21 +224,6 @@ def is_not_finite(error: BaseException | None) -> bool:
     """Return True for non-finite gradients; fairseq raises the same error if the gradients of ranks differ."""
     text = str(error)
     return isinstance(error, FloatingPointError) and ("inconsistent" not in text or "= nan" in text or "inf\n" in text)
-
-
-def save_interval() -> Any:
-    """Return the dataclass field ``save_interval_minutes`` of every task."""
-    text = "save a checkpoint at least every so many minutes; 0: after updates and epochs alone"
-    return field(default=15.0, metadata={"help": text})
-
-
-def bfloat16_option() -> Any:
-    """Return the dataclass field ``bfloat16`` of every task."""
-    text = (
-        "compute in bfloat16, on a CPU matrix products alone: no, yes, or auto, where the processor or the GPU has "
-        "instructions for it"
-    )
-    return field(default="no", metadata={"help": text})
 
 
 def set_options(cfg: FairseqDataclass | DictConfig, **values: Any) -> None:

@@ -31,11 +31,10 @@ from ..model.parts import ClassificationHead
 from .options import WARM_UP, updates_of_epochs
 from .task import (
     TrainingTask,
-    bfloat16_option,
+    TrainingTaskConfig,
     check_file,
     freeze_lm_head,
     length_of_model,
-    save_interval,
     set_options,
     whole_config,
 )
@@ -49,7 +48,7 @@ KIND_CHOICES = ChoiceEnum(list(KINDS))
 
 
 @dataclass
-class TextPredictionConfig(SentencePredictionConfig):
+class TextPredictionConfig(TrainingTaskConfig, SentencePredictionConfig):
     """Options of ``text_prediction``: those of ``sentence_prediction``, and the truncation of long texts.
 
     The type of label and the number of classes default to those of the data, and are written into checkpoints.
@@ -71,8 +70,6 @@ class TextPredictionConfig(SentencePredictionConfig):
         default=None, metadata={"help": "the longest row, in tokens (default: the model's)"}
     )
     freeze_encoder: bool = field(default=False, metadata={"help": "train the classification head alone"})
-    save_interval_minutes: float = save_interval()
-    bfloat16: str = bfloat16_option()
 
 
 @register_task("text_prediction", dataclass=TextPredictionConfig)

@@ -39,7 +39,7 @@ from fairseq_linformer.finetune.sweep import (
 from fairseq_linformer.training import launch
 from fairseq_linformer.training.launch import read_run, recipe_name
 from tests.helpers import ROOT
-from tests.helpers.commands import PROCESSES, _run, run
+from tests.helpers.commands import forked, run
 from tests.helpers.configs import composed
 from tests.helpers.inputs import Numbers, sentences, write_official, write_sst_2
 
@@ -49,19 +49,18 @@ ROWS = {"train": 400, "valid": 40, "test": 30}  # of animals
 
 
 @contextlib.contextmanager
-def forked(command, environment, log):
+def forked_training(command, environment, log):
     """A training as ``launch._started`` starts it, but forked from a process that has imported torch and fairseq."""
     environment = {**environment, "PYTHONPATH": str(ROOT)}
-    process = PROCESSES.Process(target=_run, args=(command, Path.cwd(), environment, log.name))
-    process.start()
-    process.join()
+    with forked(command, Path(log.name), cwd=Path.cwd(), **environment) as process:
+        process.join()
     yield SimpleNamespace(poll=lambda: process.exitcode, returncode=process.exitcode)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def fast_trainings():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launch, "_started", forked)
+        patch.setattr(launch, "_started", forked_training)
         yield
 
 

@@ -40,10 +40,15 @@ def run(*command, cwd: Path, status: int = 0, root: Path = ROOT) -> str:
 
 
 @contextlib.contextmanager
-def forked(command: list, log: Path, prologue: str = "", **environment: str) -> Iterator[BaseProcess]:
-    """A command line as of ``run`` in a process group that ends with the block; the prologue is run before it."""
+def forked(
+    command: list, log: Path, prologue: str = "", cwd: Path | None = None, **environment: str
+) -> Iterator[BaseProcess]:
+    """A command line as of ``run`` in a process group that ends with the block; the prologue is run before it.
+
+    It runs in the folder of its log, or in `cwd`.
+    """
     log.touch()
-    process = _start(command, log.parent, log, environment, f"os.setpgrp()\n{prologue}")
+    process = _start(command, cwd or log.parent, log, environment, f"os.setpgrp()\n{prologue}")
     try:
         yield process
     finally:
@@ -64,7 +69,7 @@ def _start(command: Sequence, cwd: Path, output: Path, environment: dict[str, st
     return process
 
 
-def _run(words: list[str], cwd: Path, environment: dict[str, str], output: str, prologue: str = "") -> None:
+def _run(words: list[str], cwd: Path, environment: dict[str, str], output: str, prologue: str) -> None:
     """What Python does with a command line, in a process that is there already."""
     multiprocessing.set_start_method(None, force=True)  # of its workers: the system's default
     exec(prologue, {"os": os})
