@@ -86,7 +86,9 @@ def predict(
     from ..data.prepare.table import ENDINGS, check_filled, no_format, parse_rows, read_rows
     from ..data.prepare.text_files import suffix_of, unpacked
     from ..finetune.prediction import Predictor
+    from ..processes import use_idle_cores
 
+    use_idle_cores()
     path = Path(input)
     format = format or ("txt" if input == "-" else ENDINGS.get(suffix_of(path)))
     if format is None:

@@ -27,6 +27,7 @@ from ..data.dictionaries import DICTIONARY_FILE, load_dictionary
 from ..data.epochs import NO_LIMITS, ElasticBatchIterator, Limits
 from ..errors import UserError
 from ..precision import with_bfloat16_products
+from ..processes import use_idle_cores
 from .options import adopt_model_options, check_options, choose_precision, override_defaults
 from .run import Run
 
@@ -73,6 +74,7 @@ class TrainingTask(FairseqTask):
         loads_checkpoint = kwargs.get("from_checkpoint") or (config is not None and config._get_flag("allow_objects"))
         to_train = None if loads_checkpoint else config
         if to_train is not None:
+            use_idle_cores()
             set_options(cfg, bfloat16=choose_precision(to_train, cfg.bfloat16))
             check_options(to_train)
             adopt_model_options(to_train)
