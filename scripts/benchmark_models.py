@@ -247,11 +247,11 @@ def modernbert(sizes: Sizes) -> Model:
 MODELS = {
     **{name: package_source({"attention": name}) for name in ATTENTIONS},
     "near_and_far": preset_source("near_and_far"),
-    "fetch": preset_source("fetch"),
+    "distant": preset_source("distant"),
     # as many local keys as in the presets
     "longformer": package_source({"attention": "longformer", "longformer_window": 256}),
     **{f"softmax-{kernel}": package_source({"attention": "softmax"}, kernel) for kernel in KERNELS},
     "fairseq-example": Source(fairseq_example, fairseq_example_layer),
     "modernbert": Source(modernbert),
 }
-LOCAL = ("near_and_far", "fetch", "longformer", "alternating")  # models with a local window, for flex_attention
+LOCAL = ("near_and_far", "longformer", "alternating")  # models with a local window, for flex_attention

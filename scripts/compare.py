@@ -4,7 +4,7 @@
 examples:
   python scripts/compare.py --data data-bin/python --out runs/mechanisms
   python scripts/compare.py --data data-bin/python --out runs/two --seeds 1 2 3 --learning-rates 0.005 \\
-      --all model.value_residual=true --variant softmax model.attention=softmax --variant fetch +preset=fetch
+      --all model.value_residual=true --variant softmax model.attention=softmax --variant distant +preset=distant
 
 A variant is a name and Hydra overrides. A YAML of scripts/comparisons has the configuration, the overrides of all
 variants and the variants; --variant replaces the latter. Each variant is trained with every learning rate and the first

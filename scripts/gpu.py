@@ -43,7 +43,7 @@ BLOCK = re.compile(r"(?<=<!-- make gpu -->\n).*?(?=<!-- end -->)", re.DOTALL)
 PICTURE = Path("benchmark/gpu.png")  # next to the page
 
 LENGTHS = (2048, 8192, 512, 4096, 32768, 1024, 16384)  # by importance
-FIRST = ["near_and_far", "softmax-flash", "fetch", "modernbert"]
+FIRST = ["near_and_far", "softmax-flash", "distant", "modernbert"]
 REMAINING = ["near_and_far", "softmax-cudnn", "alternating", "longformer", "linformer"]
 SIZES = ["--device", "cuda", "--dtype", "bfloat16", "--layers", "12", "--vocab-size", "50265", "--tokens", "65536"]
 SIZES += ["--rounds", "10", "--limit", "25", "--set", "value_residual=true", "sharing=layerwise"]

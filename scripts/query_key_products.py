@@ -1,10 +1,10 @@
 """Share of full attention's query-key products that a mechanism computes, from the shapes of its tensors.
 
 A product is the score of a query with a key, a projected key, a landmark or a hashing direction. All scores that a
-layer computes on a CPU count, also those that a mask hides, that select segments or rerank candidates. Kernel attention
-computes no scores; each feature of a query weighs one sum over all keys, and counts as one product.
+layer computes on a CPU count, also those that a mask hides. Kernel attention computes no scores; each feature of a
+query weighs one sum over all keys, and counts as one product.
 
-Dimensions: n sequence length, b block or chunk, m projected keys, c selected segments, d_h dimensions of a head.
+Dimensions: n sequence length, b block or chunk, m projected keys, d_h dimensions of a head.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,6 @@ import torch
 
 from fairseq_linformer.attention import get_attention
 from fairseq_linformer.attention.linformer import PROJECTIONS
-from fairseq_linformer.attention.selection import CANDIDATES
 from fairseq_linformer.model.config import ResolvedConfig
 
 
@@ -47,30 +46,23 @@ def local_products(reach: int, global_tokens: int, length: int) -> int:
 
 
 def linformer(config: ResolvedConfig, options: Any, layer: int, length: int) -> int:
-    """Count the products with projected keys, local keys, sink tokens and selected segments."""
-    segments, size = projected_shape(config, layer, length)
-    window, selected = options.linformer_window[layer], options.linformer_fetch[layer]
+    """Count the products with projected keys, local keys and sink tokens."""
+    projected, window = projected_keys(config, layer, length), options.linformer_window[layer]
     class_token = length if options.linformer_class_token else 0
     if not window:
-        return length * segments + class_token
+        return length * projected + class_token
     block = min(options.linformer_block or window, length)
     margin = min(max(1, window // 2), length)
-    keys = segments + min(options.linformer_sinks, length) + block + 2 * margin
-    if selected:
-        candidates = min(CANDIDATES * selected, segments)
-        keys += min(selected, segments) * size + segments + candidates * size
+    keys = projected + min(options.linformer_sinks, length) + block + 2 * margin
     return padded_length(length, block) * keys + class_token
 
 
-def projected_shape(config: ResolvedConfig, layer: int, length: int) -> tuple[int, int]:
-    """Return m and the number of positions of the longest segment, 0 for a learned matrix."""
+def projected_keys(config: ResolvedConfig, layer: int, length: int) -> int:
+    """Return m."""
     k = config.projected_length[layer]
     if not hasattr(PROJECTIONS[config.projection], "windows"):
-        return k, 0
-    if config.adaptive_length:
-        return min(k, length), ceil(length / min(k, length))
-    size = config.max_positions // k
-    return ceil(length / size), size
+        return k
+    return min(k, length) if config.adaptive_length else ceil(length / (config.max_positions // k))
 
 
 def alternating(config: ResolvedConfig, options: Any, layer: int, length: int) -> int:

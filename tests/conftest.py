@@ -1,15 +1,11 @@
 """Fixtures that several test files share."""
 
 import os
-import shutil
 import signal
 from collections import Counter
 from pathlib import Path
 
 import pytest
-
-if shutil.which("nvidia-smi") is None:  # before PyTorch imports Triton, which reads it then: kernels run on a CPU
-    os.environ["TRITON_INTERPRET"] = "1"
 
 from tests.helpers import ROOT
 from tests.helpers.commands import run

@@ -37,7 +37,6 @@ PICTURES = ["attention_maps.png", "low_rank.png", "spectrum.png", "spectrum_heat
 
 LINFORMER = {"name": "linformer"}
 SHARED = {**LINFORMER, "sharing": "key-value"}
-SELECTING = {"linformer_window": 2, "linformer_block": 2, "linformer_sinks": 1, "linformer_fetch": 2}
 MECHANISMS = [
     *({"name": "softmax", "positions": positions} for positions in ("learned", "rotary", "alibi")),
     *({**LINFORMER, "sharing": sharing} for sharing in ("none", "headwise", "layerwise")),
@@ -45,7 +44,7 @@ MECHANISMS = [
     *({**SHARED, "projection": projection} for projection in ("attention-pool", "split-pool")),
     {**SHARED, "linformer_window": 1, "projection": "split-pool"},
     {**LINFORMER, "linformer_window": 100, "sharing": "none"},
-    {**SHARED, "projection": "mean-pool", **SELECTING},
+    {**SHARED, "projection": "mean-pool", "linformer_window": 2, "linformer_block": 3, "linformer_sinks": 1},
     {**LINFORMER, "linformer_window": 4, "linformer_class_token": True},
     {**SHARED, "adaptive": True, "projection": "attention-pool", "linformer_window": 3},
     {"name": "revisited-linformer", "projection": "mean-pool", "sharing": "key-value"},

@@ -55,10 +55,9 @@ REJECTED = [
     "flex_attention=True attention_dropout=0 attention=softmax",
     "flex_attention=True attention_dropout=0 attention=longformer positions=alibi",
     "flex_attention=True attention_dropout=0 attention=longformer encoder_attention_heads=96",
-    "linformer_block=256 linformer_window=8 linformer_fetch=2 projection=mean-pool flex_attention=True",
     "linformer_window=8 attention=revisited-linformer",
     "linformer_sinks=1",
-    "linformer_fetch=2 linformer_window=8",
+    "linformer_fetch=2|0..8|[0,2]",  # removed
     "alternating_window=3",
     "alternating_first=3",
     "linear_feature_map=relu",
@@ -159,3 +158,15 @@ def test_max_positions_default_to_the_tasks_length():
     assert resolve_config(OmegaConf.create({}), 640).max_positions == 640
     with pytest.raises(UserError, match=r"^max_positions"):
         resolve_config(OmegaConf.create({}), None)
+
+
+@pytest.mark.parametrize("value", [None, 0, "0,0", [0, 0]])
+def test_a_removed_option_without_effect_in_a_checkpoint_is_ignored(value):
+    options = {"encoder_layers": 2, "linformer_window": 8}
+    for cls in (OmegaConf.create, lambda content: Namespace(**content)):
+        assert resolve_config(cls({**options, "linformer_fetch": value}), 512) == resolve_config(cls(options), 512)
+
+
+def test_a_removed_option_is_rejected_in_checkpoints_of_fairseq_train():
+    with pytest.raises(UserError, match=r"^linformer_fetch=8 "):
+        resolve_config(Namespace(arch="linformer_roberta_tiny", linformer_window=8, linformer_fetch=8), 512)

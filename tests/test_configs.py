@@ -68,14 +68,13 @@ def test_the_fast_preset_changes_the_optimizer_and_adds_value_residuals():
     assert fast.optimizer._name == "muon" and fast.model.value_residual and not paper.model.value_residual
 
 
-@pytest.mark.parametrize(("preset", "segments"), [("near_and_far", 0), ("[fast,fetch]", 8)])
-def test_the_low_rank_presets(preset, segments):
+@pytest.mark.parametrize(("preset", "attention"), [("near_and_far", "linformer"), ("[fast,distant]", "reformer")])
+def test_the_presets_of_attention(preset, attention):
     """The projected length is that of the configuration."""
     cfg = composed("pretrain", "base_4096", "task.data=DATA", f"+preset={preset}")
     config = resolve_config(cfg.model, cfg.task.tokens_per_sample)
-    assert config.projection == "split-pool" and config.value_residual and set(config.projected_length) == {256}
+    assert config.attention == attention and config.value_residual and set(config.projected_length) == {256}
     assert (cfg.optimizer._name == "muon") == ("fast" in preset)
-    assert set(config.linformer_window) == {128} and set(config.linformer_fetch or [0]) == {segments}
 
 
 def test_the_file_of_model_options_is_up_to_date():

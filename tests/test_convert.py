@@ -268,9 +268,9 @@ def test_long_computes_short_texts_as_before(source, tmp_path, capsys):
 
 
 def test_options_have_priority_over_long_and_its_number_is_checked(source, learned, tmp_path):
-    changes = ["model.linformer_fetch=0", "model.projected_length=10"]
+    changes = ["model.linformer_window=64", "model.projected_length=10"]
     args = convert(source, tmp_path / "out", changes, long=2 * N).model.args
-    assert (args.linformer_fetch, args.projected_length, args.linformer_sinks) == ([0, 0], [10, 10], 1)
+    assert (args.linformer_window, args.projected_length, args.linformer_sinks) == ([64, 64], [10, 10], 1)
     other = convert(learned, tmp_path / "other", ["model.attention=longformer"], long=2 * N).model.args
     assert (other.attention, other.max_positions, other.linformer_sinks) == ("longformer", 2 * N, None)
     for start, length in ((source, N), (source, N + 1), (source, N // 2), (learned, 2 * N)):

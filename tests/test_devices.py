@@ -8,9 +8,9 @@ import contextlib
 import pytest
 import torch
 
-from tests.helpers.models import FETCHING, MODELS, RECOMPUTED, small, tokens
+from tests.helpers.models import MODELS, RECOMPUTED, WINDOW, small, tokens
 
-VARIANTS = [*MODELS, RECOMPUTED, {**FETCHING, "projection": "mean-pool", "positions": "rotary", "rotary_share": 0.5}]
+VARIANTS = [*MODELS, RECOMPUTED, {**WINDOW, "projection": "mean-pool", "positions": "rotary", "rotary_share": 0.5}]
 VARIANTS += [
     {"attention": "bigbird", "positions": "alibi"},
     {"attention": "alternating", "positions": "alibi"},
@@ -25,7 +25,6 @@ FLEX = [
     {**options, "flex_attention": True, "encoder_embed_dim": 48}
     for options in (
         {"linformer_window": 8, "linformer_sinks": 1, "projection": "split-pool", "adaptive_length": True},
-        {"linformer_window": 8, "linformer_fetch": 2, "projection": "mean-pool"},
         {"attention": "longformer", "longformer_window": 4},
     )
 ]

@@ -47,7 +47,6 @@ MODELS = {
     "linformer, key-value": {"sharing": "key-value", "encoder_normalize_before": True},
     "linformer, layerwise": {"sharing": "layerwise", "adaptive_length": True},
     "near_and_far": WINDOW,
-    "fetch": {**WINDOW, "adaptive_length": True, "linformer_block": 4, "linformer_sinks": 1, "linformer_fetch": 2},
     "softmax": {"attention": "softmax"},
     "softmax, rotary": {"attention": "softmax", "positions": "rotary", "value_residual": True},
     "longformer": {"attention": "longformer", "longformer_window": 4},

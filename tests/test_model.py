@@ -17,11 +17,11 @@ from fairseq_linformer.model.roberta import LinformerRobertaModel
 from tests.helpers import ROOT
 from tests.helpers.models import (
     DEVICE,
-    FETCHING,
     MODELS,
     OFFLOADED,
     RECOMPUTED,
     VOCABULARY,
+    WINDOW,
     Task,
     gradients_of,
     small,
@@ -32,7 +32,7 @@ from tests.helpers.models import (
 COMPILED = [{"encoder_normalize_before": True, "local_conv": 3}, {"sharing": "none"}, {"attention": "softmax"}]
 COMPILED += [{"projection": name, "sharing": "key-value"} for name in PROJECTIONS if name != "random"]
 COMPILED += [{"projection": name, "sharing": "key-value", "adaptive_length": True} for name in ("linear", "conv")]
-COMPILED += [{"projection": "split-pool", "value_residual": True, **FETCHING}, {"linformer_class_token": True}]
+COMPILED += [{"projection": "split-pool", "value_residual": True, **WINDOW}, {"linformer_class_token": True}]
 COMPILED += [{"attention": "softmax", "positions": positions} for positions in ("rotary", "alibi")]
 EACH = pytest.mark.parametrize("options", MODELS, ids=str)
 
@@ -96,7 +96,7 @@ def test_autocast_with_attention_dropout(options, length):
     assert (gradients[0] - gradients[1]).norm() < 0.02 * gradients[1].norm()
 
 
-def test_a_layer_with_selection_is_one_graph():
+def test_a_layer_with_a_window_is_one_graph():
     torch._dynamo.reset()
     layer = small(**MODELS[-1]).encoder.sentence_encoder.layers[1].eval()
     x = torch.randn(2, 64, 24)

@@ -9,8 +9,8 @@ Keys and values are projected along the sequence before the bias is added, K = W
 (fairseq ``examples/linformer``): E (W_k X + b_k) differs in the bias alone. ``projection.py`` and ``pooling.py`` define
 E and F.
 
-Rotary and ALiBi positions apply to local keys only. All other keys are scored by content: averaging rotated keys would
-weaken them, and the distance of a selected key carries little information.
+Rotary and ALiBi positions apply to local keys only. All other keys are scored by content, as averaging rotated keys
+would weaken them.
 """
 
 from dataclasses import dataclass
@@ -151,10 +151,6 @@ class LinformerOptions(Options):
     (mean-pool, attention-pool, split-pool), the keys and values of all positions are averaged, which costs B 2 n d
     instead of B 2 k d^2. Otherwise a value residual adds F V_1: B n k d for a matrix, B n d for pooling.
 
-    With ``linformer_fetch`` c each head of a block selects c segments of n / k positions by their averages. This adds B
-    (n k d + 10 c n^2 d / k): n k d is for scoring averages; of the factor 10, 8 are for reranking candidates and 2 for
-    attention. If k is proportional to n the first term is quadratic in n.
-
     With a class token the first position attends to all n positions, by content alone, and to nothing else.
     """
 
@@ -167,13 +163,6 @@ class LinformerOptions(Options):
     )
     linformer_block: int = option(0, "with a window: queries of a block; 0 for the width of the window", smallest=0)
     linformer_sinks: int = option(0, "with a window: first positions that all positions attend to", smallest=0)
-    linformer_fetch: list[int] = option(  # noqa: RUF009
-        0,
-        "c, with a window and pooling: segments that each head of a block selects by their projected keys, and whose "
-        "exact keys it attends to; a number, one per layer, or FIRST..LAST layer",
-        smallest=0,
-        per_layer=True,
-    )
     linformer_class_token: bool = option(False, "the first position, <s>, attends to the exact keys of all positions")
 
     TEST_CASES: ClassVar = (
@@ -186,16 +175,13 @@ class LinformerOptions(Options):
 
     def validate(self, config: AttentionConfig) -> None:
         super().validate(config)
-        windowed, selected = min(self.linformer_window) > 0, max(self.linformer_fetch)
-        window_options = {"block": self.linformer_block, "sinks": self.linformer_sinks, "fetch": selected}
-        for name, value in window_options.items():
-            check(f"linformer_{name}", value, value == 0 or windowed, "0 without linformer_window in each layer")
+        windowed = min(self.linformer_window) > 0
+        for name in ("linformer_block", "linformer_sinks"):
+            value = getattr(self, name)
+            check(name, value, value == 0 or windowed, "0 without linformer_window in each layer")
         allowed = "learned without linformer_window in each layer"
         check("positions", config.positions, config.positions == "learned" or windowed, allowed)
         check_unrotated_dims(config)
-        averages = PROJECTIONS[config.projection].ROWS_ARE_MEANS
-        allowed = f"0 with projection={config.projection}, whose projected keys are not averages"
-        check("linformer_fetch", selected, averages or selected == 0, allowed)
 
 
 class WindowedKeyValues(NamedTuple):
@@ -227,8 +213,7 @@ class LinformerAttention(ProjectedAttention):
         super().__init__(config, options, layer, *projections)  # E and F
         self.window = options.linformer_window[layer]
         self.block = options.linformer_block or self.window
-        self.sinks, self.num_selected = options.linformer_sinks, options.linformer_fetch[layer]
-        self.class_token = options.linformer_class_token
+        self.sinks, self.class_token = options.linformer_sinks, options.linformer_class_token
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:
         if self.kernel is not None:
@@ -246,16 +231,12 @@ class LinformerAttention(ProjectedAttention):
         return self.join_heads(heads)
 
     def _attend_in_windows(self, x: Tensor, padding_mask: Tensor | None, first_values: Tensor | None) -> Tensor:
-        """Attend to projected, sink, selected and local keys: (B, n, d) -> (B, h, n, d_h)."""
+        """Attend to projected, sink and local keys: (B, n, d) -> (B, h, n, d_h)."""
         queries, kv = self.q_proj(x), self.project_windowed_kv(x, padding_mask, first_values)
-        context, real = self.local_context(x.size(1), padding_mask), self.real_positions(x, padding_mask)
-        attended = self.key_projection.attended_rows(padding_mask)
-        if self.num_selected:
-            heads = queries.unflatten(-1, (self.num_heads, self.head_dim))
-            with torch.no_grad():  # as a decorator of a NamedTuple's method it would break a compiled graph
-                context = context.select(heads, kv.unrotated_keys, kv.projected_keys, attended, real, self.num_selected)
+        context, real = self.local_context(x.size(1)), self.real_positions(x, padding_mask)
         keys = context.concat_keys(kv.projected_keys, kv.unrotated_keys, kv.rotary_keys)
         values = context.concat_keys(kv.projected_values, kv.values, kv.values)
+        attended = self.key_projection.attended_rows(padding_mask)
         if attended is None:
             attended = torch.ones_like(kv.projected_keys[:, 0, :, 0], dtype=torch.bool)
         attn_mask = context.attn_mask(attended, real)
@@ -281,11 +262,8 @@ class LinformerAttention(ProjectedAttention):
         heads = (part.unflatten(-1, (self.num_heads, self.head_dim)) for part in positions)
         return WindowedKeyValues(self.zero_rotary_dims(projected_keys), projected_values, *heads)
 
-    def local_context(self, length: int, padding_mask: Tensor | None) -> LocalContext:
-        """Return the local context of the blocks of a text of that length, without selected segments."""
-
-        def segments(positions: Tensor) -> Tensor:
-            return cast(WindowProjection, self.key_projection).windows(positions, padding_mask)[0]
-
+    def local_context(self, length: int) -> LocalContext:
+        """Return the local context of the blocks of a text of that length."""
         size, margin = block_size(self.block, length), block_size(half_window(self.window), length)
-        return LocalContext(size, margin, self.sinks, segments if self.key_projection.ROWS_ARE_MEANS else None)
+        pooling = cast(WindowProjection, self.key_projection) if self.key_projection.ROWS_ARE_MEANS else None
+        return LocalContext(size, margin, self.sinks, pooling)

@@ -75,15 +75,14 @@ def _describe_long(options: ResolvedConfig, same_neighbours: bool) -> str:
     from ..attention.linformer import LinformerOptions
 
     config = LinformerOptions.read(options)
-    k, neighbours, segments = min(options.projected_length), config.linformer_window[0] // 2, config.linformer_fetch[0]
+    k, neighbours = min(options.projected_length), config.linformer_window[0] // 2
     gain = "texts gain"
     if options.positions != "learned":
         gain = f"sink tokens and means have no {options.positions} positions, so all texts have new outputs, and gain"
     elif same_neighbours and options.adaptive_length:  # otherwise projected keys average several tokens
         gain = f"texts of at most {k} tokens have the same outputs as before; longer ones gain"
-    selected = f", and {segments} of the segments that these average" * (segments > 0)
     return (
         f"each token attends to the first {config.linformer_sinks} tokens, {neighbours} or more neighbours on either "
-        f"side, and {k} means of the text{selected}\n{gain} from a short training with the source as the teacher: "
+        f"side, and {k} means of the text\n{gain} from a short training with the source as the teacher: "
         "recipe=encoder, or criterion=masked_lm_distillation"
     )

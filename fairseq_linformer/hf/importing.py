@@ -22,6 +22,7 @@ from ..files import leaves_folder, read_json, staged_folder
 from ..model.architecture import PER_LAYER
 from ..model.config import OPTIONS
 from ..model.roberta import LinformerRobertaModel
+from ..model.validation import check_removed
 from ..sentence_modules import encoder_folder, read_sentence_modules
 from ..training.untrained import masked_lm_dictionary, save_untrained, untrained_model
 from . import LinformerRobertaConfig
@@ -100,6 +101,7 @@ def _read_weights(source: Path) -> dict[str, Tensor]:
 
 def _options(config: PretrainedConfig) -> dict[str, Any]:
     if isinstance(config, LinformerRobertaConfig):
+        check_removed(config.to_dict())
         options = {name: value for name, value in config.to_dict().items() if name in OPTIONS and value is not None}
         for name in options.keys() & PER_LAYER.keys():
             options[name] = str(options[name]).replace(" ", "")

@@ -31,7 +31,7 @@ from ..model.architecture import Architecture, per_layer_lists, projection_defau
 from ..model.batch import Positions, check_length, may_be_padded, mean_over_text, misplaced_padding, select_positions
 from ..model.encoder import Encoder, EncoderLayer
 from ..model.parts import ACTIVATIONS, ClassificationHead
-from ..model.validation import validate
+from ..model.validation import check_removed, validate
 from .configuration_linformer_roberta import LinformerRobertaConfig
 
 FIRST: Positions = (slice(None), 0)  # <s>
@@ -45,6 +45,7 @@ def resolve(config: LinformerRobertaConfig) -> Architecture:
         ValueError: an option is invalid; the message names it.
     """
     options = config.to_dict()
+    check_removed(options)
     activations = list(ACTIVATIONS)
     choices = {"projection": list(PROJECTIONS), "activation_fn": activations, "pooler_activation_fn": activations}
     for name, allowed_values in choices.items():

@@ -23,7 +23,7 @@ from ..errors import UserError, check
 from .architecture import Architecture, architecture_defaults, layers_to_keep, projection_defaults
 from .compat import ExampleFlags, translate_flags
 from .roberta_options import RobertaOptions, validate_training
-from .validation import validate
+from .validation import REMOVED_OPTION, check_removed, validate
 
 ATTENTION_CHOICES = ChoiceEnum(sorted(ATTENTIONS))
 PROJECTION_CHOICES = ChoiceEnum(list(PROJECTIONS))
@@ -142,8 +142,11 @@ def resolve_config(cfg: Namespace | DictConfig, task_length: int | None) -> Reso
 
 def _typed(cfg: Namespace | DictConfig) -> dict[str, Any]:
     """Return every option as plain data of its type; None for an option without a value."""
+    check_removed(vars(cfg) if isinstance(cfg, Namespace) else cfg)
     if isinstance(cfg, Namespace):  # it also has flags of other components
         cfg = OmegaConf.create({name: value for name, value in vars(cfg).items() if name in OPTIONS})
+    elif REMOVED_OPTION in cfg:
+        cfg = OmegaConf.masked_copy(cfg, [str(name) for name in cfg if name != REMOVED_OPTION])
     try:
         merged = OmegaConf.merge(_TYPES, cfg)
         options = cast(dict[str, Any], OmegaConf.to_container(merged, resolve=True, enum_to_str=True))

@@ -5,10 +5,9 @@
 from dataclasses import dataclass
 from typing import Any, Optional
 
-import torch.nn.attention.flex_attention
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
-from ..attention.kernels.flex import MAX_BLOCK, MIN_HEAD_DIM
+from ..attention.kernels.flex import MIN_HEAD_DIM
 from ..attention.linformer import LinformerOptions
 from ..attention.options import option
 from ..errors import check
@@ -64,7 +63,7 @@ class RobertaOptions(FairseqDataclass):
     )
     flex_attention: bool = option(
         False,
-        "on a GPU: compute windows of linformer and longformer, and selected segments, by kernels without copies",
+        "on a GPU: compute windows of linformer and longformer by a kernel without copies",
         training_only=True,
     )
 
@@ -84,14 +83,7 @@ def validate_training(config: Any) -> None:
 def _validate_flex(config: Any) -> None:
     windowed = config.attention in ("longformer", "alternating")
     if config.attention == "linformer":
-        options = LinformerOptions.read(config)
-        windowed = any(options.linformer_window)
-        supported = hasattr(torch.nn.attention.flex_attention, "AuxRequest") or not any(options.linformer_fetch)
-        check("flex_attention", True, supported, "false with linformer_fetch before PyTorch 2.9")
-        layers = zip(options.linformer_window, options.linformer_fetch, strict=True)
-        block = max((options.linformer_block or window for window, fetch in layers if fetch), default=0)
-        allowed = f"at most {MAX_BLOCK} with flex_attention and linformer_fetch, such as 32 (0: the window)"
-        check("linformer_block", block, block <= MAX_BLOCK, allowed)
+        windowed = any(LinformerOptions.read(config).linformer_window)
     check("flex_attention", True, windowed, "false where no layer is longformer's or has a linformer_window")
     dropout = config.attention_dropout
     check("flex_attention", True, dropout == 0, f"false with attention_dropout={dropout}")

@@ -4,7 +4,10 @@ Mechanisms validate their own options; ``roberta_options.py`` validates the opti
 """
 
 import math
+import re
+from collections.abc import Mapping
 from dataclasses import fields
+from typing import Any
 
 from ..attention.base import ATTENTIONS, get_attention
 from ..attention.linformer import PROJECTIONS
@@ -15,6 +18,7 @@ from ..attention.projection import LinearProjection
 from ..errors import check
 from .architecture import MECHANISM_OPTIONS, Architecture
 
+REMOVED_OPTION = "linformer_fetch"  # of earlier checkpoints; 0, in all layers, had no effect
 POOLINGS = ("cls", "mean")  # input of a classification head: the features of <s>, or their mean over the text
 
 
@@ -39,6 +43,14 @@ def validate(config: Architecture) -> None:
     check("layer_norm_eps", config.layer_norm_eps, 0 < config.layer_norm_eps < 1, "above 0 and below 1")
     for name in ("dropout", "attention_dropout", "activation_dropout", "pooler_dropout"):
         check_probability(name, getattr(config, name))
+
+
+def check_removed(options: Mapping[str, Any]) -> None:
+    """Reject the options of a checkpoint of an earlier version whose model cannot be built any more."""
+    if REMOVED_OPTION in options:
+        value = options[REMOVED_OPTION]  # None, a number, a list or text (8,0 or 0..8)
+        unused = not re.search("[1-9]", str(value))
+        check(REMOVED_OPTION, value, unused, "0, because this option was removed (see docs/experiments/README.md)")
 
 
 def check_probability(name: str, value: float) -> None:

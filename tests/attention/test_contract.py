@@ -53,7 +53,7 @@ CASES += [
     for options, relative in zip(cycle(kind.Options.TEST_CASES), (ROTARY, {"positions": "rotary"}, ALIBI), strict=False)
     if name != "long-short" or relative != {"positions": "rotary"}  # whose summaries need unrotated dimensions
 ]
-SELECTING = {"linformer_window": 2, "linformer_block": 2, "linformer_fetch": 2}
+WINDOW = {"linformer_window": 2, "linformer_block": 2}
 FIRST = {"linformer_sinks": 3, "linformer_class_token": True}
 CASES += [
     ("linformer", {"sharing": "key-value", **options})
@@ -61,12 +61,11 @@ CASES += [
         {"adaptive": True, "k": N},
         {"linformer_window": 4, "linformer_class_token": True},
         {"projection": "max-pool", "linformer_window": 4, "adaptive": True},
-        {**SELECTING, **FIRST, "projection": "mean-pool", "linformer_fetch": 9},
-        {**SELECTING, "projection": "mean-pool", "linformer_fetch": 1, "k": 15},  # fewer candidates than projected keys
-        {**SELECTING, **FIRST, **ROTARY, "projection": "mean-pool"},
-        {**SELECTING, "projection": "split-pool", "linformer_block": 3, "adaptive": True},
-        {**SELECTING, "projection": "split-pool", "adaptive": True, **ALIBI},
-        {**SELECTING, "projection": "attention-pool", "linformer_block": 5},
+        {**WINDOW, **FIRST, "projection": "mean-pool", "k": 15},  # each projected key is one position
+        {**WINDOW, **FIRST, **ROTARY, "projection": "mean-pool"},
+        {**WINDOW, "projection": "split-pool", "linformer_block": 3, "adaptive": True},
+        {**WINDOW, "projection": "split-pool", "adaptive": True, **ALIBI},
+        {**WINDOW, "projection": "attention-pool", "linformer_block": 5},
     )
 ]
 EACH = pytest.mark.parametrize(("name", "options"), CASES, ids=str)
@@ -358,7 +357,7 @@ def test_the_default_multiplier(projection, n, c):
 ALL_LOCAL = {"linformer_window": 2 * N, "linformer_sinks": 0, "positions": "rotary"}  # sinks have no position
 
 
-@pytest.mark.parametrize("options", [{}, {"linformer_fetch": 2}, ALL_LOCAL])
+@pytest.mark.parametrize("options", [{}, ALL_LOCAL])
 def test_texts_of_at_most_k_tokens_have_full_attention(options):
     """Also in a batch with a longer text; with rotary positions, if all keys are local."""
     options = {"linformer_window": 4, "linformer_block": 2, "linformer_sinks": 1, **options}
@@ -398,8 +397,8 @@ def test_the_registry_rejects_duplicates_and_unknown_names():
 
 @EACH
 def test_bfloat16_products_give_nearly_what_float32_gives(name, options):
-    if name == "reformer" or "linformer_fetch" in options:
-        pytest.skip("rounding may change the order of scores by which keys are selected")
+    if name == "reformer":
+        pytest.skip("rounding may change the hashes by which keys are selected")
     attention, results = build(name, **options)[0].eval(), []
     x, padding_mask = torch.randn(3, N, D), torch.arange(N) >= torch.tensor([[N], [7], [1]])
     for call in (attention, with_bfloat16_products(attention)):

@@ -40,19 +40,12 @@ CASES += [
     ("longformer", {"longformer_window": 512}),
 ]
 EACH = pytest.mark.parametrize(("name", "options"), CASES, ids=str)
-SELECTING = [
-    {"sharing": "key-value", "linformer_window": 4, "linformer_block": 2, **options}
-    for options in (
-        {"projection": "split-pool", "linformer_fetch": 3, "adaptive": True, "linformer_sinks": 1, "heads": 1},
-        {"projection": "mean-pool", "linformer_fetch": 1, "heads": 2, **ROTARY, "share": 2 / 3},
-    )
-]
 
 
-def naive_kernel(queries, keys, values, block_mask, return_aux=None):
+def naive_kernel(queries, keys, values, block_mask):
     """Apply the mask's function to partial tiles alone; full tiles are visible, all others hidden.
 
-    As in PyTorch, a query without keys gets zeros and a log-sum-exp of minus infinity.
+    As in PyTorch, a query without keys gets zeros.
     """
 
     def positions(numbers, indices):
@@ -70,10 +63,7 @@ def naive_kernel(queries, keys, values, block_mask, return_aux=None):
     mask = mask.expand(len(queries), -1, -1).unsqueeze(1)
     scores = queries @ keys.transpose(2, 3) / queries.size(-1) ** 0.5
     scores, empty = scores.masked_fill(~mask, torch.finfo(scores.dtype).min), ~mask.any(-1)
-    heads = (scores.softmax(-1) @ values).masked_fill(empty.unsqueeze(-1), 0)
-    if return_aux is None:
-        return heads
-    return heads, pytorch.AuxOutput(lse=scores.logsumexp(-1).masked_fill(empty, -torch.inf))
+    return (scores.softmax(-1) @ values).masked_fill(empty.unsqueeze(-1), 0)
 
 
 @pytest.fixture
@@ -125,14 +115,6 @@ def test_equals_the_layer(naive, name, options):
     """Forward and backward, with masks cached from earlier batches, and a mask without padding (6, 6)."""
     residual = CASES.index((name, options)) % 2 == 1
     assert_equal(name, ((13, 8, 1), (3, 13), (13,), (6, 6), (2, 1), (N,)), value_residual=residual, **options)
-
-
-@pytest.mark.parametrize("options", SELECTING, ids=str)
-@pytest.mark.slow
-def test_selected_segments_equal_the_layers(naive, options):
-    """Triton's interpreter runs the kernels; earlier versions fail with today's NumPy."""
-    pytest.importorskip("triton", minversion="3.9")
-    assert_equal("linformer", ((7, 0), (6,)), 1e-4, torch.float32, **options)
 
 
 def test_hidden_tiles_are_skipped_and_full_ones_need_no_mask():
@@ -192,13 +174,6 @@ ON_A_GPU = [
     ("linformer", {"projection": "split-pool", "sharing": "key-value", "adaptive": True, "linformer_window": 128}),
     ("linformer", {"linformer_window": 32, "linformer_block": 16, "linformer_sinks": 3, **ROTARY}),
     ("longformer", {"longformer_window": 64, "longformer_global_tokens": 2, **ROTARY}),
-    *(
-        ("linformer", {"projection": "split-pool", "sharing": "key-value", "linformer_window": 64, **options})
-        for options in (
-            {"linformer_block": 32, "linformer_sinks": 1, "linformer_fetch": 4, "adaptive": True},
-            {"linformer_block": 16, "linformer_fetch": 2, "k": 32, "heads": 2, **ROTARY},
-        )
-    ),
 ]
 
 
@@ -207,9 +182,7 @@ ON_A_GPU = [
 @pytest.mark.parametrize(("name", "options"), ON_A_GPU, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_equals_the_layer_on_a_gpu(name, options, dtype):
-    """PyTorch's and Triton's kernels, forward and backward; bfloat16 under autocast."""
-    if "linformer_fetch" in options and dtype == torch.bfloat16:
-        pytest.skip("rounded scores select other segments")
+    """PyTorch's kernels, forward and backward; bfloat16 under autocast."""
     layers = pair(name, "cuda", torch.float32, **{"n": 512, "k": 128, "d": 48, "heads": 3, **options})
     with torch.no_grad():
         for parameter in (parameter for layer in layers for parameter in layer.parameters()):

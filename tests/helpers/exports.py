@@ -51,7 +51,7 @@ PROJECTIONS = [
     {"projection": "max-pool", "gated_ffn": True, "activation_fn": "gelu_accurate"},
     {"projection": "attention-pool"},
 ]
-FETCH = {"linformer_window": 4, "linformer_block": 2, "linformer_sinks": 1, "linformer_fetch": 2}
+WINDOW = {"linformer_window": 4, "linformer_block": 2, "linformer_sinks": 1}
 LAYERS = [
     {"sharing": "layerwise", "untie_weights_roberta": True, "layernorm_embedding": False},
     {"attention": "softmax", "value_residual": True, "activation_fn": "relu"},
@@ -59,7 +59,7 @@ LAYERS = [
     {"attention": "softmax", "positions": "rotary", "rotary_base": 20.0, "rotary_share": 0.5},
     {"attention": "longformer", "longformer_window": 4, "positions": "alibi"},
     {"sharing": "headwise", "linformer_class_token": True, "value_residual": True},
-    {"projection": "split-pool", "value_residual": True, "encoder_normalize_before": True, **FETCH},
+    {"projection": "split-pool", "value_residual": True, "encoder_normalize_before": True, **WINDOW},
 ]
 VARIANTS = [*MECHANISMS, *({"projected_length": 5, **options} for options in (*PROJECTIONS, *LAYERS))]
 

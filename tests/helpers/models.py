@@ -16,7 +16,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # of tests whose outcom
 OFFLOADED = {"checkpoint_activations": True, "offload_activations": True}
 
 # Each kind of model, small: every mechanism, projection and sharing once.
-FETCHING = {"linformer_window": 8, "linformer_block": 4, "linformer_fetch": 2, "linformer_sinks": 1}
+WINDOW = {"linformer_window": 8, "linformer_block": 4, "linformer_sinks": 1}
 MODELS = [
     {"attention": "softmax"},
     {"encoder_normalize_before": True, "local_conv": 3},
@@ -33,8 +33,8 @@ MODELS = [
     {"gated_ffn": True},
     {"value_residual": True, "encoder_normalize_before": True},
     {"linformer_window": 8, "linformer_class_token": True},
-    {"projection": "mean-pool", "positions": "alibi", **FETCHING},
-    {"projection": "split-pool", "value_residual": True, **FETCHING},
+    {"projection": "mean-pool", "positions": "alibi", **WINDOW},
+    {"projection": "split-pool", "value_residual": True, **WINDOW},
 ]
 
 

@@ -223,7 +223,12 @@ def test_a_new_model_has_the_initial_values_of_fairseq():
 
 
 def test_options_that_cannot_work_are_rejected():
-    for options in ({"projected_length": 16}, {"linformer_window": 4, "attention": "softmax"}, {"projection": "silu"}):
+    for options in (
+        {"projected_length": 16},
+        {"linformer_window": 4, "attention": "softmax"},
+        {"projection": "silu"},
+        {"linformer_fetch": 8, "linformer_window": 4},  # in exports of earlier versions
+    ):
         with pytest.raises(ValueError, match=next(iter(options))):
             hf.LinformerRobertaModel(hf.LinformerRobertaConfig(**{**SMALL, **options}))
 

@@ -97,6 +97,9 @@ def test_export_that_transformers_saved_again_is_imported(tmp_path, vocabulary, 
         tokenizer.save_pretrained(tmp_path / "saved")
         with pytest.raises(UserError, match="vocab_size=320"):
             import_folder(tmp_path / "saved", tmp_path / "other")
+        change(tmp_path / "saved" / "config.json", linformer_fetch=8)  # an option of earlier versions
+        with pytest.raises(UserError, match="linformer_fetch=8"):
+            import_folder(tmp_path / "saved", tmp_path / "other")
 
 
 def change(file, **changes):

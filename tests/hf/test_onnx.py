@@ -28,7 +28,6 @@ HEADS = {
         "linformer_window": 4,
         "linformer_block": 2,
         "linformer_sinks": 1,
-        "linformer_fetch": 2,
         "linformer_class_token": True,
         "value_residual": True,
     },

@@ -10,7 +10,6 @@ import torch
 
 from fairseq_linformer.attention import pooling
 from fairseq_linformer.attention.projection import LinearProjection
-from fairseq_linformer.attention.selection import CANDIDATES
 
 from .positions import bias, rotated, without_rotary
 
@@ -108,24 +107,6 @@ def local(module, position, length):
     return {q for q in range(length) if start - margin <= q < start + module.block + margin}
 
 
-def selected(module, position, queries, keys, rows):
-    """Return the positions of the segments that a block selects: by projected keys, then reranked by exact keys."""
-    length = len(queries)
-    segments, start = windows(module.key_projection, length), position - position % module.block
-    block = queries[start : start + module.block] / module.head_dim**0.5
-
-    def best(numbers, scores, count):
-        """Return the selectable segments of most weight, from the scores of the block's queries, (b,) each."""
-        weights = torch.stack(scores, dim=1).softmax(1).sum(0).tolist()
-        selectable = [i for i, j in enumerate(numbers) if not {*segments[j]} <= local(module, position, length)]
-        return [numbers[i] for i in sorted(selectable, key=lambda i: weights[i], reverse=True)[:count]]
-
-    candidates = best([*range(len(segments))], [block @ row for row in rows], CANDIDATES * module.num_selected)
-    by_keys = [(block @ keys[list(segments[j])].T).amax(1) for j in candidates]
-    chosen = best(candidates, by_keys, module.num_selected) if candidates else []
-    return {q for j in chosen for q in segments[j]}
-
-
 def singletons(module, length):
     """Return the position of each projected key that is one position."""
     if not module.key_projection.ROWS_ARE_MEANS:
@@ -136,7 +117,7 @@ def singletons(module, length):
 def linformer(module, x):
     """Equation 7 of arXiv 2006.04768, with the bias added after the projection along the sequence.
 
-    A key is attended to once: as a sink, else local, else projected, else selected.
+    A key is attended to once: as a sink, else local, else projected.
     """
     length, single = len(x), singletons(module, len(x))
     sinks = set(range(min(module.sinks, length))) if module.window else set()
@@ -152,15 +133,12 @@ def linformer(module, x):
             if p == 0 and module.class_token:
                 rows.append(attend(without_rotary(module, query), keys, values))
                 continue
-            window, chosen = local(module, p, length) - sinks, set()
-            if module.num_selected:
-                chosen = selected(module, p, queries, unrotated, row_keys.detach()) - {*single.values()}
-            distant = sorted(sinks | chosen - window)
+            window, first = local(module, p, length) - sinks, sorted(sinks)
             once = [j for j in range(len(row_keys)) if single.get(j) not in window | sinks]
             positions = sorted(window)
-            all_keys = [row_keys[once], unrotated[distant], rotated(module, keys[positions], positions)]
-            all_values = torch.cat([row_values[once], values[distant], values[positions]])
-            biases = torch.cat([x.new_zeros(len(once) + len(distant)), bias(module, head, p, positions)])
+            all_keys = [row_keys[once], unrotated[first], rotated(module, keys[positions], positions)]
+            all_values = torch.cat([row_values[once], values[first], values[positions]])
+            biases = torch.cat([x.new_zeros(len(once) + len(first)), bias(module, head, p, positions)])
             rows.append(attend(rotated(module, query, [p]), torch.cat(all_keys), all_values, biases))
         return torch.cat(rows)
 

@@ -27,7 +27,7 @@ def test_a_dry_run_measures_every_part(tmp_path):
     assert content.keys() == gpu.parts_of(tmp_path, dry_run=True).keys()
     rows = gpu.rows_of(content)
     assert {row["model"] for row in rows if "seconds" in row} >= {*gpu.FIRST, *gpu.REMAINING} - {"softmax-cudnn"}
-    assert [row["variant"] for row in content["quality"]["variants"]] == ["softmax", "fetch", "control"]
+    assert [row["variant"] for row in content["quality"]["variants"]] == ["softmax", "distant", "control"]
     printed = subprocess.run(command, check=True, cwd=tmp_path, capture_output=True, text=True).stdout
     assert not printed
 

@@ -28,7 +28,6 @@ OPTIONS = {
             "linformer_window": 6,
             "linformer_block": 4,
             "linformer_sinks": 1,
-            "linformer_fetch": "1,2",
             "adaptive_length": True,
         },
         {"projected_length": 9, "projection": "mean-pool", "linformer_class_token": True},

@@ -1,8 +1,8 @@
 """Local windows on a GPU by one kernel, PyTorch's FlexAttention (Dong et al. 2024, arXiv 2412.05496).
 
 ``local.py`` and ``longformer.py`` copy the keys of each query block. Here every key is stored once, and a mask tells
-which blocks attend to it. Hidden tiles of scores are skipped, and so is the mask in fully visible tiles. Selected
-segments are added by ``selection.py``. Results differ by rounding alone.
+which blocks attend to it. Hidden tiles of scores are skipped, and so is the mask in fully visible tiles. Results differ
+by rounding alone.
 
 There is no dropout on attention weights, and no kernel for a layer without a window. On a CPU PyTorch computes all n x
 s scores, and has no backward pass.
@@ -24,13 +24,11 @@ from ..base import Attention
 from ..linformer import LinformerAttention
 from ..local import LocalContext, Visibility
 from ..longformer import LongformerAttention
-from . import FlexInputs
 
 logger = logging.getLogger(__name__)
 
 TILE = 128  # queries, or keys, that the kernel computes or skips together
 MIN_HEAD_DIM = 16  # d_h below which PyTorch has no kernel
-MAX_BLOCK = 128  # queries that select segments together: more spill registers in our kernels
 MAX_CACHED_MASKS = 64  # per layer, each for one length
 # Tiles of queries and keys, stages and warps, in 16 bits: on an H200 both passes take about 0.8 times as long as with
 # PyTorch's own choice, whose backward kernel has the tiles of 128 that its list for autotuning omits because they fail.
@@ -38,6 +36,22 @@ HOPPER = {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64, "fwd_num_stages": 3, "fwd_num_w
 HOPPER |= {"bwd_BLOCK_M1": 32, "bwd_BLOCK_N1": 64, "bwd_BLOCK_M2": 64, "bwd_BLOCK_N2": 32}
 HOPPER |= {"bwd_num_stages": 3, "bwd_num_warps": 4}
 RECOMPILE_LIMIT = 64  # compiled graphs of the kernel: one or two lengths, padded or not, training or not
+
+
+class FlexInputs(NamedTuple):
+    """Queries and keys of a layer.
+
+    Attributes:
+        queries: of the text, (B, n, h, d_h).
+        keys, values: of projected keys and sinks, zeros, then of the text, as ``lay_out`` orders them, (B, s, h, d_h).
+        prefix_len, prefix_pad: m + g, and the number of zeros before the text.
+    """
+
+    queries: Tensor
+    keys: Tensor
+    values: Tensor
+    prefix_len: int
+    prefix_pad: int
 
 
 class MaskSpec(NamedTuple):
@@ -62,7 +76,7 @@ def _linformer_inputs(
     attention: LinformerAttention, x: Tensor, padding_mask: Tensor | None, first_values: Tensor | None
 ) -> FlexInputs:
     kv = attention.project_windowed_kv(x, padding_mask, first_values)
-    context = attention.local_context(x.size(1), padding_mask)
+    context = attention.local_context(x.size(1))
     queries = attention.rotated(attention.q_proj(x)).unflatten(-1, kv.values.shape[2:])
 
     def prefix(projected: Tensor, positions: Tensor) -> Tensor:
@@ -70,10 +84,7 @@ def _linformer_inputs(
         return torch.cat([projected, context.sinks_of(positions)], dim=1) if context.sinks else projected
 
     prefixes = prefix(kv.projected_keys, kv.unrotated_keys), prefix(kv.projected_values, kv.values)
-    inputs = _inputs(queries, prefixes, (kv.rotary_keys, kv.values), context.margin)
-    if not attention.num_selected:
-        return inputs
-    return inputs._replace(unrotated_keys=(kv.unrotated_keys, kv.projected_keys.to(queries.dtype)))
+    return _inputs(queries, prefixes, (kv.rotary_keys, kv.values), context.margin)
 
 
 def _longformer_inputs(
@@ -93,7 +104,7 @@ def _inputs(queries: Tensor, prefix: tuple[Tensor, Tensor], text: tuple[Tensor, 
 
 
 def _linformer_mask(attention: LinformerAttention, prefix_len: int, padding: Tensor) -> MaskSpec:
-    context = attention.local_context(padding.size(1), padding)
+    context = attention.local_context(padding.size(1))
     attended = attention.key_projection.attended_rows(padding)
     if attended is None:
         attended = padding.new_ones((len(padding), prefix_len - min(context.sinks, padding.size(1))))
@@ -150,16 +161,9 @@ class FlexKernel:
         length = inputs.queries.size(1)
         mask = self.mask(attention, inputs, padding_mask)
         kernel = _flex if inputs.keys.is_cpu else _compiled()
-        arguments = _pad_to_tile(inputs.queries), inputs.keys, inputs.values
-        if inputs.unrotated_keys is None:
-            return _narrow(kernel(*arguments, block_mask=mask), length, dim=1).transpose(1, 2)
-        from torch.nn.attention.flex_attention import AuxRequest  # from PyTorch 2.9 on
-
-        from .selection import attend_to_selected  # Triton, which is where a GPU is
-
-        heads, aux = kernel(*arguments, block_mask=mask, return_aux=AuxRequest(lse=True))
-        partial = _narrow(heads, length, dim=1), _narrow(aux.lse, length, dim=2)
-        return attend_to_selected(cast(LinformerAttention, attention), inputs, *partial, padding_mask).transpose(1, 2)
+        heads = kernel(_pad_to_tile(inputs.queries), inputs.keys, inputs.values, block_mask=mask)
+        # No slice where it would change nothing, as its backward pass copies.
+        return (heads if heads.size(1) == length else heads[:, :length]).transpose(1, 2)
 
     def mask(self, attention: Attention, inputs: FlexInputs, padding_mask: Tensor | None) -> BlockMask:
         """Return the block mask; without padding it depends on sizes alone."""
@@ -210,11 +214,6 @@ def _pad_to_tile(queries: Tensor) -> Tensor:
     return nn.functional.pad(queries, (0, 0, 0, 0, 0, end)) if end else queries
 
 
-def _narrow(x: Tensor, length: int, dim: int) -> Tensor:
-    """Return the first entries of a dimension; if these are all, x itself, which no backward pass copies."""
-    return x if x.size(dim) == length else x.narrow(dim, 0, length)
-
-
 def make_mask_mod(visibility: Visibility, block_starts: Tensor) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
     """Return the visibility, (B or 1, s), as the function of query and key that FlexAttention takes.
 
@@ -259,11 +258,10 @@ def _dense_to_ordered(tiles: Tensor) -> tuple[Tensor, Tensor]:
     return tiles.sum(1).int()[None, None], indices.int()[None, None]
 
 
-def _flex(queries: Tensor, keys: Tensor, values: Tensor, **options: Any) -> Any:
-    """Run PyTorch's kernel on (B, n, h, d_h) and (B, s, h, d_h); return (B, n, h, d_h) and the auxiliary output."""
-    kernel = cast(Callable[..., Any], flex_attention)  # its overloads leave out some arguments
-    out = kernel(*(x.transpose(1, 2) for x in (queries, keys, values)), **options)
-    return out.transpose(1, 2) if isinstance(out, Tensor) else (out[0].transpose(1, 2), *out[1:])
+def _flex(queries: Tensor, keys: Tensor, values: Tensor, **options: Any) -> Tensor:
+    """Run PyTorch's kernel on (B, n, h, d_h) and (B, s, h, d_h); return (B, n, h, d_h)."""
+    queries, keys, values = (x.transpose(1, 2) for x in (queries, keys, values))
+    return flex_attention(queries, keys, values, **options).transpose(1, 2)
 
 
 def _options(queries: Tensor) -> dict[str, Any]:
@@ -280,11 +278,11 @@ def _is_hopper(device: torch.device) -> bool:
 
 
 @cache
-def _compiled() -> Callable[..., Any]:
+def _compiled() -> Callable[..., Tensor]:
     # Transposed inside, because PyTorch copies a gradient whose layout is not that of a contiguous tensor.
     compiled = torch.compile(_flex)
 
-    def kernel(*inputs: Any, **options: Any) -> Any:
+    def kernel(*inputs: Tensor, **options: Any) -> Tensor:
         # A setting per thread: autograd's threads recompute layers.
         torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
         # Within DistributedDataParallel PyTorch would split the graph by parameters, of which there are none, and does
