@@ -16,6 +16,7 @@ distance.png. The same command again continues an interrupted comparison.
 """
 
 import argparse
+import itertools
 import json
 import math
 import statistics
@@ -27,6 +28,8 @@ from operator import add
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 import yaml
 from benchmark import interleave, quartiles
 from copy_distance import LIMITS, ClassLosses, MaskedText
@@ -34,8 +37,10 @@ from fairseq.criterions.masked_lm import MaskedLmConfig, MaskedLmLoss
 from fairseq.optim import build_optimizer
 from fairseq.utils import move_to_cuda
 from query_key_products import share_of_products
+from torch import Tensor
 
 from fairseq_linformer import LinformerRobertaModel
+from fairseq_linformer.analysis import attentions_of, record_inputs
 from fairseq_linformer.checkpoint_files import LAST
 from fairseq_linformer.cli.program import program
 from fairseq_linformer.errors import UserError, check
@@ -46,6 +51,7 @@ from fairseq_linformer.training.run import DIVERGED
 
 COMPARISONS = Path(__file__).with_name("comparisons")
 CURVE_POINTS = 20
+SELECTION_BATCHES = 4  # of valid, by whose first sequences the selection of keys is measured
 BEYOND = f"beyond {LIMITS[-1]}"
 SET_BY_FLAGS = ("task.data", "checkpoint.save_dir", "common.seed", "optimization.lr", "optimization.max_update")
 
@@ -72,6 +78,7 @@ class Result:
     losses: ClassLosses | None = None  # by sequence and copy distance
     curve: Mapping[int, float] = field(default_factory=dict)  # perplexity of the training by update
     share: float | None = None  # of the query-key products of full attention
+    selection: list[list[float]] | None = None  # of each layer, as ``selection_quality`` returns it
 
 
 @dataclass(frozen=True)
@@ -111,7 +118,8 @@ class Pretraining:
             content = {"origin": origin, **self.evaluate(folder)}
             write_whole(file, json.dumps(content) + "\n")
         curve = training_curve(log, self.updates)
-        return Result(content["perplexity"], ClassLosses.of_json(content["losses"]), curve, content["share"])
+        losses = ClassLosses.of_json(content["losses"])
+        return Result(content["perplexity"], losses, curve, content["share"], content["selection"])
 
     def evaluate(self, folder: Path) -> dict[str, Any]:
         """Return perplexity, losses by copy distance and the share of query-key products of a run's last checkpoint."""
@@ -119,8 +127,22 @@ class Pretraining:
         length = roberta.cfg.task.tokens_per_sample
         losses = self.text.token_losses(roberta, length)
         classes = self.text.class_losses(losses, length).as_json()
-        share = share_of_products(roberta.model.args, length)
-        return {"perplexity": float(losses.double().mean().exp()), "losses": classes, "share": share}
+        results = {"perplexity": float(losses.double().mean().exp()), "losses": classes}
+        results["share"] = share_of_products(roberta.model.args, length)
+        return {**results, "selection": self.selection(roberta, length)}
+
+    def selection(self, roberta: Any, length: int) -> list[list[float]] | None:
+        """Return ``selection_quality`` of each layer, the mean over ``SELECTION_SEQUENCES``; None without selection."""
+        encoder = roberta.model.encoder.sentence_encoder
+        attentions = attentions_of(encoder)
+        if not all(hasattr(attention, "selected_keys") for attention in attentions):
+            return None
+        rows = []
+        for indices in itertools.islice(self.text.sequences(length), SELECTION_BATCHES):
+            ids = self.text.masked_inputs(roberta.task, indices)[0]
+            layers = zip(attentions, record_inputs(encoder, ids), strict=True)
+            rows.append([selection_quality(attention, inputs[0]) for attention, inputs in layers])
+        return np.mean(rows, axis=0).tolist()
 
     def load(self, folder: Path) -> Any:
         """Return the last checkpoint of a run as fairseq's hub interface."""
@@ -149,6 +171,30 @@ class Pretraining:
             optimizer.zero_grad()
 
         return call
+
+
+@torch.no_grad()
+def selection_quality(attention: Any, x: Tensor) -> tuple[float, float]:
+    """Compare the keys that queries select with as many keys of highest score; local keys are left out.
+
+    Args:
+        attention: a layer with ``selected_keys``.
+        x: (B, n, d), its inputs.
+
+    Returns:
+        The overlap of the two sets, and the attention weight of the selected keys as a share of that of the best ones,
+        where weights are those of full attention.
+    """
+    queries = attention.split_heads(attention.q_proj(x))  # (B, h, n, d_h)
+    lengths = torch.full((x.size(0),), x.size(1), device=x.device)
+    scores = attention.scores(queries, lengths)
+    distant = ~attention.local_keys(x.size(1), x.device)
+    selected = attention.selected_keys(queries, lengths) & distant
+    ranks = scores.masked_fill(~distant, -math.inf).argsort(-1, descending=True).argsort(-1)
+    best = (ranks < selected.sum(-1, keepdim=True)) & distant
+    weights = scores.softmax(-1)
+    overlap = (selected & best).sum() / best.sum()
+    return float(overlap), float((weights * selected).sum() / (weights * best).sum())
 
 
 def training_curve(log: Sequence[Mapping[str, Any]], updates: int) -> dict[int, float]:
@@ -236,6 +282,7 @@ class Comparison:
                 continue
             row: dict[str, Any] = {"variant": name, "overrides": [*overrides], "updates": self.pretraining.updates}
             row |= {"learning_rate": trials[0].learning_rate, "share": results[next(iter(losses))].share}
+            row["selection"] = results[next(iter(losses))].selection
             row["tried"] = {rate: finite(perplexity) for rate, perplexity in self.tried(name).items()}
             row["perplexities"] = {seed: results[seed].perplexity for seed in losses}
             row["curves"] = {seed: results[seed].curve for seed in losses}
@@ -288,7 +335,11 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     seeds = ", ".join(map(str, first["perplexities"]))
     head = ["variant", "lr", "query-key products", f"perplexity (seed {seeds})", f"behind `{first['variant']}`"]
     head += [f"{figure['name']} ({100 * (figure['share'] or 0):.0f} %)" for figure in classes[0]]
-    head += [f"{BEYOND}, ratio", "ms per update"]
+    head += [
+        f"{BEYOND}, ratio",
+        "ms per update",
+        "selected keys by layer: overlap with the best, share of their weight",
+    ]
     lines = [head]
     for row, columns in zip(rows, classes, strict=True):
         pairs = [(x, first["perplexities"].get(seed)) for seed, x in row["perplexities"].items()]
@@ -300,6 +351,7 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         line += [with_interval(figure) for figure in columns]
         times = row["update"] and {name: 1000 * x for name, x in row["update"].items()}
         line += [with_interval(row.get("ratio")), with_interval(times, "seconds")]
+        line += ["; ".join(f"{overlap:.2f}, {weight:.2f}" for overlap, weight in row["selection"] or ())]
         lines.append(line)
     written = [f"| {' | '.join(line)} |" for line in lines]
     return "\n".join([written[0], "|---" * len(head) + "|", *written[1:]])

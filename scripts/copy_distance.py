@@ -172,17 +172,20 @@ class MaskedText:
         if full < len(self.tokens):
             yield torch.arange(full, len(self.tokens)).unsqueeze(0)
 
+    def masked_inputs(self, task: Any, indices: Tensor) -> Tensor:
+        """Return the token ids that a model of a fairseq task reads, (B, n), of one batch of ``sequences``."""
+        ids = self.tokens[indices].masked_fill(self.masked[indices], task.mask_idx)
+        return F.pad(ids, (1, 0), value=task.source_dictionary.bos())
+
     @torch.no_grad()
     def token_losses(self, roberta: Any, length: int) -> Tensor:
         """Return the loss of a model, as fairseq's hub interface, at each masked token in nats: (N,)."""
         roberta.eval()
-        inputs = self.tokens.masked_fill(self.masked, roberta.task.mask_idx)
-        start = roberta.task.source_dictionary.bos()
         losses = [torch.zeros(0)]
         for indices in self.sequences(length):
             masked = self.masked[indices]
             if masked.any():
-                tokens = F.pad(inputs[indices], (1, 0), value=start).to(roberta.device)
+                tokens = self.masked_inputs(roberta.task, indices).to(roberta.device)
                 positions = F.pad(masked, (1, 0)).to(roberta.device)
                 logits = roberta.model(tokens, masked_tokens=positions, padded=False)[0].float().cpu()
                 losses.append(F.cross_entropy(logits, self.tokens[indices][masked], reduction="none"))

@@ -93,12 +93,19 @@ def sparse(config: ResolvedConfig, options: Any, layer: int, length: int) -> int
 
 
 def reformer(config: ResolvedConfig, options: Any, layer: int, length: int) -> int:
-    """Count three chunks and all hashing directions in each round."""
-    chunk = options.reformer_chunk_length
+    """Count three chunks in each round, and what selects: all hashing directions, all mean keys, or all keys.
+
+    Selection by mean keys is counted as a kernel for it would compute it, without the other scores.
+    """
+    chunk, selection = options.reformer_chunk_length, options.reformer_selection
+    if selection == "exact":
+        return length**2
     functions = 1 if config.max_positions <= chunk**2 else 2
     buckets = 2 * torch.tensor(config.max_positions) / chunk
     directions = functions * max(1, ceil(float(buckets ** (1 / functions) / 2)))
-    return options.reformer_hashes * padded_length(length, chunk) * (3 * chunk + directions)
+    to_select = {"hash": options.reformer_hashes * directions, "random": 0, "segment-means": ceil(length / chunk)}
+    keys = 3 * chunk * (options.reformer_hashes + options.reformer_local)
+    return padded_length(length, chunk) * (keys + to_select[selection])
 
 
 def nystrom(config: ResolvedConfig, options: Any, layer: int, length: int) -> int:

@@ -4,22 +4,25 @@
 
 Keys are the queries at unit length. A round of locality-sensitive hashing sorts the positions by their buckets, h(q) =
 argmax([q R; -q R]) for a random R, and cuts the sorted sequence into chunks of m. A_i^(r) is the chunk of i and both
-neighbouring chunks. A position attends to itself only if A_i is empty.
+neighbouring chunks. A position attends to itself only if A_i is empty. With ``reformer_local`` one more round keeps the
+order of the text: its chunks are a local window.
 
 Dimensions: B batch, n sequence length, N = C m with C = ceil(n / m) chunks, r rounds, f hash functions per round, c
 columns of a rotation, d embedding, h heads, d_h = d / h.
-Cost per layer: O(B n d^2 + B r n m d + B r n c d + B h r n log n) time, with c at most m, or sqrt(n / 2m) + 1 if that
-is more; O(B n d + B h r n (m + d_h)) memory, linear in n.
+Cost per layer: O(B n d^2 + B r n m d + B r n c d + B h r n log n + B h r^2 n m) time, with c at most m, or sqrt(n / 2m)
++ 1 if that is more; O(B n d + B h r n (m + d_h)) memory, linear in n.
 
 As in the authors' code and experiments, a whole chunk is attended to, whatever its buckets; there are about 2 l / m
 buckets for l positions; two hash functions together number them if there could be more than 2 m buckets; and scores are
 q_i . k_j for keys of unit length without a further 1 / sqrt(d_h). As attention is bidirectional, both neighbouring
-chunks are used; none wraps around.
+chunks are used; none wraps around. A pair that several rounds contain counts in the first of them; the authors divide
+its weight among the rounds, which gives the same sum.
 
 Padding is sorted to the end and hidden. A sequence has the buckets of its length l without padding, by the first
 columns of its rotations, so that its chunks do not depend on padding.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -27,12 +30,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..errors import check
 from .base import Attention, register_attention
 from .blocks import into_blocks, narrow_prefix
 from .dropout import dropout
 from .options import AttentionConfig, Options, option
 
 ITSELF = -1e5  # score of a position with itself: negligible unless it is the only key (the paper's mask)
+SELECTIONS = ("hash", "random", "exact", "segment-means")
 
 
 @dataclass
@@ -41,12 +46,33 @@ class ReformerOptions(Options):
         64, "m: positions in a chunk, twice the mean size of a bucket; a position attends to three chunks", smallest=1
     )
     reformer_hashes: int = option(4, "r: rounds of hashing, of equal cost; more find more similar keys", smallest=1)
+    reformer_local: bool = option(
+        False, "one more round in the order of the text: a position also attends to its chunk and both neighbours"
+    )
+    reformer_selection: str = option(
+        "hash",
+        "controls for comparisons: random, which sorts each round by random numbers; exact, the 3 m r keys of highest "
+        "score for each query; segment-means, the 3 r segments of m positions whose mean keys have the highest scores "
+        "(MoBA). The last two compute all scores, and are slow",
+    )
 
     TEST_CASES: ClassVar = (
         {"reformer_chunk_length": 2, "reformer_hashes": 2},
-        {"reformer_chunk_length": 3, "reformer_hashes": 1},
+        {"reformer_chunk_length": 3, "reformer_hashes": 1, "reformer_local": True},
         {"reformer_chunk_length": 4, "reformer_hashes": 3},
+        {"reformer_chunk_length": 2, "reformer_hashes": 1, "reformer_selection": "exact"},
+        {
+            "reformer_chunk_length": 2,
+            "reformer_hashes": 1,
+            "reformer_local": True,
+            "reformer_selection": "segment-means",
+        },
     )
+
+    def validate(self, config: AttentionConfig) -> None:
+        super().validate(config)
+        selection = self.reformer_selection
+        check("reformer_selection", selection, selection in SELECTIONS, f"one of {', '.join(SELECTIONS)}")
 
 
 @register_attention("reformer", ReformerOptions)
@@ -63,8 +89,8 @@ class ReformerAttention(Attention):
 
     def __init__(self, config: AttentionConfig, options: ReformerOptions, layer: int):
         super().__init__(config, options, layer)
-        self.chunk_length = options.reformer_chunk_length
-        self.hashes = options.reformer_hashes
+        self.chunk_length, self.hashes = options.reformer_chunk_length, options.reformer_hashes
+        self.local, self.selection = options.reformer_local, options.reformer_selection
         self.functions = 1 if config.max_positions <= self.chunk_length**2 else 2
         columns = int(self._columns(torch.tensor(config.max_positions, device="cpu")))
         shape = (self.num_heads, self.hashes, self.functions, self.head_dim, columns)
@@ -81,42 +107,70 @@ class ReformerAttention(Attention):
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:
         n, m = x.size(1), self.chunk_length
-        chunks = (n + m - 1) // m
         real = self.zero_padding(x, padding_mask)
         lengths = x.new_full((x.size(0),), n, dtype=torch.long) if padding_mask is None else (~padding_mask).sum(1)
         # Project before padding: a matrix product of another layout rounds differently, which can change the hashes.
         projected = (self.q_proj(real), self.values(real, first_values))
+        if self.selection in ("exact", "segment-means"):
+            queries, values = map(self.split_heads, projected)
+            return self.join_heads(self._attend_densely(queries, values, lengths))
         padded = (into_blocks(sequence, m).flatten(1, 2) for sequence in projected)  # (B, N, d)
-        queries, values = (self.split_heads(sequence) for sequence in padded)  # (B, h, N, d_h)
+        queries, values = map(self.split_heads, padded)  # (B, h, N, d_h)
+        return self.join_heads(narrow_prefix(self._attend_sparsely(queries, values, lengths), n, dim=2))
 
+    def _attend_sparsely(self, queries: Tensor, values: Tensor, lengths: Tensor) -> Tensor:
+        """Attend in each round and add the rounds up: (B, h, N, d_h) to (B, h, N, d_h)."""
+        keys = self._unit_length(queries)
         order = self._sorted(queries, lengths)  # (B, h, r, N), the position at each sorted index
-        sorted_index = order.argsort(-1)  # (B, h, r, N), the sorted index of each position
-        order = order.unflatten(-1, (chunks, m))  # (B, h, r, N) -> (B, h, r, C, m)
-        bias = self._bias(order, sorted_index, lengths, torch.promote_types(x.dtype, torch.float32))
-        outputs, totals = self._attend_in_chunks(queries, values, order, bias)
-        totals = totals.flatten(3).gather(3, sorted_index)  # (B, h, r, N)
-        shares = totals.softmax(2).to(outputs.dtype)  # of each round in the sum
-        outputs = outputs.flatten(3, 4).gather(3, sorted_index.unsqueeze(-1).expand(-1, -1, -1, -1, self.head_dim))
-        heads = (outputs * shares.unsqueeze(-1)).sum(2)  # (B, h, r, N, d_h) -> (B, h, N, d_h)
-        return self.join_heads(narrow_prefix(heads, n, dim=2))
+        sorted_index = _inverse(order)  # (B, h, r, N), the sorted index of each position
+        chunks = (sorted_index // self.chunk_length).to(torch.int16).unbind(2)  # of each position, for each round
+        order = order.unflatten(-1, (-1, self.chunk_length))  # (B, h, r, C, m)
+        rounds = []
+        for number, index in enumerate(sorted_index.unsqueeze(-1).unbind(2)):
+            hidden = self._hidden(order[:, :, number], chunks[:number], lengths)
+            parts = self._attend_in_chunks(queries, keys, values, order[:, :, number], hidden, first=number == 0)
+            by_position = (part.flatten(2, 3).gather(2, index.expand(-1, -1, -1, part.size(-1))) for part in parts)
+            rounds.append(tuple(by_position))
+        sums, totals, highest = zip(*rounds, strict=True)
+        top = torch.stack(highest).amax(0)
+        scales = [(each - top).exp() for each in highest]
+        total = torch.stack([scale * each for scale, each in zip(scales, totals, strict=True)]).sum(0)
+        shares = [(scale / total).to(values.dtype) for scale in scales]
+        return torch.stack([share * each for share, each in zip(shares, sums, strict=True)]).sum(0)
 
+    @staticmethod
+    def _unit_length(queries: Tensor) -> Tensor:
+        """Return the keys."""
+        exact = torch.promote_types(queries.dtype, torch.float32)
+        return F.normalize(queries.to(exact), dim=-1).to(queries.dtype)
+
+    @torch.no_grad()
     def _sorted(self, queries: Tensor, lengths: Tensor) -> Tensor:
-        """Sort positions by bucket, then by position: (B, h, N, d_h) -> (B, h, r, N)."""
-        with torch.no_grad(), torch.autocast(queries.device.type, enabled=False):
+        """Sort positions by bucket, then by position: (B, h, N, d_h) -> (B, h, r, N), last the local round, if any."""
+        position = torch.arange(queries.size(2), device=queries.device)
+        if self.selection == "random":
+            shape = (*queries.shape[:2], self.hashes, queries.size(2))
+            numbers = torch.randint(torch.iinfo(torch.int32).max, shape, device=queries.device)
+        else:
+            numbers = self._buckets(queries, lengths)
+        numbers = numbers.masked_fill(position >= lengths[:, None, None, None], torch.iinfo(torch.int32).max)
+        # All keys differ, so any sort keeps the order of the sequence; ONNX has no stable sort.
+        order = (numbers * position.size(0) + position).sort().indices
+        return torch.cat([order, position.expand_as(order[:, :, :1])], dim=2) if self.local else order
+
+    def _buckets(self, queries: Tensor, lengths: Tensor) -> Tensor:
+        """Return the number of the bucket of each query in each round: (B, h, N, d_h) -> (B, h, r, N)."""
+        with torch.autocast(queries.device.type, enabled=False):
             exact = torch.promote_types(queries.dtype, torch.float32)
             vectors = queries.to(exact)[:, :, None, None]  # (B, h, N, d_h) -> (B, h, 1, 1, N, d_h)
             rotated = vectors @ self.rotations.to(exact)  # (B, h, r, f, N, c)
-            columns = self._columns(lengths)[:, None, None, None, None]  # (B,) -> (B, 1, 1, 1, 1)
-            later = torch.arange(rotated.size(-1), device=columns.device) >= columns.unsqueeze(-1)
-            strongest = rotated.abs().masked_fill(later, -1.0).argmax(-1, keepdim=True)
-            negative = rotated.gather(-1, strongest).squeeze(-1) < 0
-            buckets = strongest.squeeze(-1) + columns * negative  # (B, h, r, f, N), each below 2 columns
-            digits = (2 * columns) ** torch.arange(self.functions, device=columns.device).view(-1, 1)
-            numbers = (buckets * digits).sum(3)  # (B, h, r, N)
-            position = torch.arange(numbers.size(-1), device=columns.device)
-            numbers = numbers.masked_fill(position >= lengths[:, None, None, None], torch.iinfo(torch.int32).max)
-            # All keys differ, so any sort keeps the order of the sequence; ONNX has no stable sort.
-            return (numbers * position.size(0) + position).sort().indices
+        columns = self._columns(lengths)[:, None, None, None, None]  # (B,) -> (B, 1, 1, 1, 1)
+        later = torch.arange(rotated.size(-1), device=columns.device) >= columns.unsqueeze(-1)
+        strongest = rotated.abs().masked_fill(later, -1.0).argmax(-1, keepdim=True)
+        negative = rotated.gather(-1, strongest).squeeze(-1) < 0
+        buckets = strongest.squeeze(-1) + columns * negative  # (B, h, r, f, N), each below 2 columns
+        digits = (2 * columns) ** torch.arange(self.functions, device=columns.device).view(-1, 1)
+        return (buckets * digits).sum(3)
 
     def _columns(self, lengths: Tensor) -> Tensor:
         """Return the columns of a rotation for a sequence of length l, for about 2 l / m buckets."""
@@ -124,45 +178,110 @@ class ReformerAttention(Attention):
         return (buckets ** (1 / self.functions) / 2).ceil().clamp(min=1).long()
 
     @torch.no_grad()
-    def _bias(self, order: Tensor, sorted_index: Tensor, lengths: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return minus the logarithm of the number of rounds that contain a pair, by sorted index: (B, h, r, C, m, 3m).
-
-        So a pair counts once in the sum over rounds (appendix A). The weight of a position with itself is negligible,
-        that of padding zero.
-        """
-        position = order.unsqueeze(-1)  # (B, h, r, C, m, 1)
-        key_position = _with_neighbours(position, -1).transpose(-1, -2)  # (B, h, r, C, 1, 3m)
-        times = torch.ones_like(position == key_position, dtype=dtype)  # its own round contains a pair
-        chunks = (sorted_index // self.chunk_length).to(dtype)  # of positions, in each round
-        for shift in range(1, self.hashes):
-            chunk = chunks.roll(shift, dims=2).gather(3, order.flatten(3)).view_as(position)  # (B, h, r, C, m, 1)
-            times += (chunk - _with_neighbours(chunk).transpose(-1, -2)).abs() <= 1
-        bias = -times.log()
-        bias = bias.masked_fill(position == key_position, ITSELF)
-        real = (key_position >= 0) & (key_position < lengths.view(-1, 1, 1, 1, 1, 1))
-        return bias.masked_fill(~real, torch.finfo(dtype).min)
-
-    def _attend_in_chunks(self, queries: Tensor, values: Tensor, order: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """Attend in each round, by sorted index: outputs (B, h, r, C, m, d_h) and log-sum-exp (B, h, r, C, m, 1).
+    def _hidden(self, order: Tensor, earlier_chunks: Sequence[Tensor], lengths: Tensor) -> Tensor:
+        """Return True for padding and for pairs that an earlier round contains: (B, h, C, m, 3m), by sorted index.
 
         Args:
-            queries, values: (B, h, N, d_h), by position.
-            order: (B, h, r, C, m), the position at each sorted index.
-            bias: (B, h, r, C, m, 3m), to add to the scores, at least in float32.
+            order: (B, h, C, m), the position at each sorted index.
+            earlier_chunks: for each earlier round, the chunk of each position, (B, h, N).
+            lengths: (B,).
         """
-        keys = F.normalize(queries.to(bias.dtype), dim=-1).to(queries.dtype)
-        keys, values = (_with_neighbours(_gather(part, order)) for part in (keys, values))  # (B, h, r, C, 3m, d_h)
-        scores = _gather(queries, order) @ keys.transpose(-1, -2) + bias  # (B, h, r, C, m, 3m)
-        highest = scores.detach().amax(-1, keepdim=True)
-        weights = (scores - highest).exp()
+        position = order.unsqueeze(-1)  # (B, h, C, m, 1)
+        key_position = _with_neighbours(position, -1).transpose(-1, -2)  # (B, h, C, 1, 3m)
+        hidden = (key_position < 0) | (key_position >= lengths.view(-1, 1, 1, 1, 1))
+        for chunks in earlier_chunks:
+            chunk = chunks.gather(2, order.flatten(2)).view_as(position)
+            hidden = hidden | ((chunk - _with_neighbours(chunk).transpose(-1, -2)).abs_() <= 1)
+        return hidden
+
+    def _attend_in_chunks(
+        self, queries: Tensor, keys: Tensor, values: Tensor, order: Tensor, hidden: Tensor, first: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Attend in one round, by sorted index.
+
+        Args:
+            queries, keys, values: (B, h, N, d_h), by position.
+            order: (B, h, C, m), the position at each sorted index.
+            hidden: (B, h, C, m or 1, 3m).
+            first: of the rounds, the one in which a position meets itself.
+
+        Returns:
+            Weighted sums of values (B, h, C, m, d_h), the total of the weights, and the highest score, of which the
+            weights are relative, (B, h, C, m, 1), both at least in float32.
+        """
+        scores = _gather(queries, order) @ _with_neighbours(_gather(keys, order)).transpose(-1, -2)  # (B, h, C, m, 3m)
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        with torch.no_grad():  # hidden keys have weights of zero, and the highest score cancels out
+            if first:
+                scores.diagonal(self.chunk_length, dim1=-2, dim2=-1).fill_(ITSELF)
+            highest = scores.masked_fill_(hidden, torch.finfo(scores.dtype).min).amax(-1, keepdim=True)
+            scores -= highest
+        weights = scores.exp_()
         total = weights.sum(-1, keepdim=True)
-        weights = dropout(weights / total, self.dropout, self.training).to(values.dtype)
-        return weights @ values, highest + total.log()
+        weights = dropout(weights, self.dropout, self.training).to(values.dtype)
+        return weights @ _with_neighbours(_gather(values, order)), total, highest
+
+    def _attend_densely(self, queries: Tensor, values: Tensor, lengths: Tensor) -> Tensor:
+        """Attend to ``selected_keys`` by all scores: (B, h, n, d_h) to (B, h, n, d_h)."""
+        scores = self.scores(queries, lengths)
+        scores = scores.masked_fill(~self.selected_keys(queries, lengths), torch.finfo(scores.dtype).min)
+        return dropout(scores.softmax(-1), self.dropout, self.training).to(values.dtype) @ values
+
+    def scores(self, queries: Tensor, lengths: Tensor) -> Tensor:
+        """Return the scores of all keys, (B, h, n, n), at least in float32: ``ITSELF`` on the diagonal."""
+        scores = queries @ self._unit_length(queries).transpose(-1, -2)
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        itself = torch.eye(queries.size(2), dtype=torch.bool, device=queries.device)
+        padding = torch.arange(queries.size(2), device=queries.device) >= lengths[:, None, None, None]
+        return scores.masked_fill(itself, ITSELF).masked_fill(padding, torch.finfo(scores.dtype).min)
+
+    @torch.no_grad()
+    def selected_keys(self, queries: Tensor, lengths: Tensor) -> Tensor:
+        """Return True where a query attends to a key, for any ``reformer_selection``: (B, h, n, d_h) to (B, h, n, n).
+
+        The diagonal is True: a position attends to itself if to no other.
+        """
+        n, m = queries.size(2), self.chunk_length
+        if self.selection in ("hash", "random"):
+            chunks = _inverse(self._sorted(queries, lengths)) // m  # (B, h, r, n)
+            return ((chunks.unsqueeze(-1) - chunks.unsqueeze(-2)).abs() <= 1).any(2)
+        local = self.local_keys(n, queries.device)
+        if self.selection == "exact":
+            ranking, width = self.scores(queries, lengths).masked_fill(local, torch.finfo(torch.float32).min), 1
+        else:
+            ranking, width = self._segment_scores(queries, lengths), m
+            if self.local:
+                ranking = ranking.masked_fill(local[:, ::m], torch.finfo(torch.float32).min)
+        best = ranking.topk(min(3 * m * self.hashes // width, ranking.size(3))).indices
+        selected = torch.zeros_like(ranking, dtype=torch.bool).scatter_(-1, best, True)
+        return selected.repeat_interleave(width, dim=3)[..., :n] | local
+
+    def local_keys(self, n: int, device: torch.device) -> Tensor:
+        """Return True where a query attends to a key without selection: (n, n), the local round or the diagonal."""
+        at = torch.arange(n, device=device)
+        if not self.local:
+            return at.unsqueeze(1) == at
+        return (at.unsqueeze(1) // self.chunk_length - at // self.chunk_length).abs() <= 1
+
+    def _segment_scores(self, queries: Tensor, lengths: Tensor) -> Tensor:
+        """Score segments of m positions by their mean keys: (B, h, n, d_h) -> (B, h, n, C)."""
+        keys = into_blocks(self._unit_length(queries).transpose(1, 2), self.chunk_length)  # (B, C, m, h, d_h)
+        at = torch.arange(queries.size(2), device=queries.device)
+        real = into_blocks(at < lengths.unsqueeze(1), self.chunk_length)  # (B, C, m)
+        means = (keys * real[..., None, None]).sum(2) / real.sum(2).clamp(min=1)[..., None, None]  # (B, C, h, d_h)
+        scores = (queries @ means.permute(0, 2, 3, 1)).to(torch.promote_types(queries.dtype, torch.float32))
+        return scores.masked_fill(~real[:, None, None, :, 0], torch.finfo(scores.dtype).min)
+
+
+def _inverse(order: Tensor) -> Tensor:
+    """Return the inverse of permutations, (..., N)."""
+    at = torch.arange(order.size(-1), device=order.device)
+    return torch.empty_like(order).scatter_(-1, order, at.expand_as(order))
 
 
 def _gather(x: Tensor, order: Tensor) -> Tensor:
-    """Gather (B, h, N, e) at the positions (B, h, r, C, m): (B, h, r, C, m, e)."""
-    index = order.flatten(2).unsqueeze(-1).expand(-1, -1, -1, x.size(-1))  # (B, h, r N, e)
+    """Gather (B, h, N, e) at the positions (B, h, C, m): (B, h, C, m, e)."""
+    index = order.flatten(2).unsqueeze(-1).expand(-1, -1, -1, x.size(-1))  # (B, h, N, e)
     return x.gather(2, index).unflatten(2, order.shape[2:])
 
 

@@ -61,3 +61,23 @@ def test_half_precision_hashes_do_not_depend_on_the_batch():
     x = torch.randn(2, 512, 64, dtype=torch.bfloat16)
     together, alone = reformer(x)[0].float(), reformer(x[:1])[0].float()
     assert (together - alone).norm() < 0.005 * alone.norm()
+
+
+@pytest.mark.parametrize("local", [False, True])
+def test_selected_keys_are_those_that_the_chunks_attend_to(local):
+    reformer = build("reformer", n=61, reformer_chunk_length=4, reformer_hashes=2, reformer_local=local)[0].double()
+    queries, values = torch.randn(2, 2, 3, 61, D // 3, dtype=torch.float64)
+    lengths = torch.tensor([61, 40])
+    padded = (F.pad(part, (0, 0, 0, 3)) for part in (queries, values))
+    sparse = reformer._attend_sparsely(*padded, lengths)[:, :, :61]
+    dense = reformer._attend_densely(queries, values, lengths)
+    torch.testing.assert_close(sparse[0], dense[0], atol=1e-12, rtol=0)
+    torch.testing.assert_close(sparse[1, :, :40], dense[1, :, :40], atol=1e-12, rtol=0)
+
+
+def test_a_random_selection_has_the_size_of_a_hashed_one_and_changes():
+    reformer = build("reformer", n=64, reformer_chunk_length=4, reformer_hashes=1, reformer_selection="random")[0]
+    queries, lengths = torch.randn(1, 3, 64, D // 3), torch.tensor([64])
+    first, second = (reformer.selected_keys(queries, lengths) for _ in range(2))
+    assert first.sum() == 3 * (64 * 12 - 2 * 16), "three chunks, but two at both ends"
+    assert not torch.equal(first, second)

@@ -16,23 +16,37 @@ def bucket(rotations, vector, factor):
     return number
 
 
-def attended(module, head, queries):
-    """Return for each position those in its and neighbouring chunks, in any round; itself if there is no other."""
-    n, functions = len(queries), module.rotations.shape[2]
-    factor = 2 * math.ceil((2 * n / module.chunk_length) ** (1 / functions) / 2)
-    sets = [set() for _ in range(n)]
-    for rotations in module.rotations[head]:
-        order = sorted(range(n), key=lambda i: (bucket(rotations, queries[i], factor), i))
-        chunk = {position: index // module.chunk_length for index, position in enumerate(order)}
+def attended(module, head, queries, keys):
+    """Return for each position the positions that it attends to; itself if there is no other."""
+    n, m = len(queries), module.chunk_length
+    sets = [{j for j in range(n) if module.local and abs(i // m - j // m) <= 1} for i in range(n)]
+    if module.selection == "hash":
+        for rotations in module.rotations[head]:
+            add_round(sets, rotations, queries, m)
+    else:
+        width = 1 if module.selection == "exact" else m
+        segments = [set(range(start, min(n, start + width))) for start in range(0, n, width)]
         for i in range(n):
-            sets[i] |= {j for j in range(n) if abs(chunk[i] - chunk[j]) <= 1 and i != j}
-    return [keys or {i} for i, keys in enumerate(sets)]
+            free = [segment for segment in segments if not segment <= sets[i] and segment != {i}]
+            free.sort(key=lambda segment: -float(queries[i].detach() @ keys[[*segment]].detach().mean(0)))
+            sets[i] |= set().union(*free[: 3 * m * module.hashes // width])
+    return [keys - {i} or {i} for i, keys in enumerate(sets)]
+
+
+def add_round(sets, rotations, queries, m):
+    """Add to the set of each position those in its chunk and both neighbouring chunks of the sorted sequence."""
+    n = len(queries)
+    factor = 2 * math.ceil((2 * n / m) ** (1 / len(rotations)) / 2)
+    order = sorted(range(n), key=lambda i: (bucket(rotations, queries[i], factor), i))
+    chunk = {position: index // m for index, position in enumerate(order)}
+    for i in range(n):
+        sets[i] |= {j for j in range(n) if abs(chunk[i] - chunk[j]) <= 1}
 
 
 def reference(module, x):
     def attend_head(head, queries, values):
         keys = queries / queries.norm(dim=1, keepdim=True) * module.head_dim**0.5  # attend divides by that root
-        sets = [sorted(positions) for positions in attended(module, head, queries)]
+        sets = [sorted(positions) for positions in attended(module, head, queries, keys)]
         rows = [attend(queries[i : i + 1], keys[positions], values[positions]) for i, positions in enumerate(sets)]
         return torch.cat(rows)
 

@@ -8,6 +8,7 @@ from functools import cache
 import compare
 import numpy as np
 import pytest
+import torch
 import yaml
 from compare import Comparison, Pretraining, Result, Trial, markdown, parse_arguments, read_comparison
 from copy_distance import NO_COPY, ClassLosses
@@ -18,6 +19,7 @@ from fairseq_linformer.errors import UserError
 from fairseq_linformer.model.config import resolve_config
 from fairseq_linformer.training.configuration import compose_configuration
 from fairseq_linformer.training.run import DIVERGED
+from tests.helpers.layers import D, build
 
 PERPLEXITIES = {("a", 0.1, 1): 10.0, ("a", 0.01, 1): 12.0, ("a", 0.1, 2): 20.0}
 PERPLEXITIES |= {("b", 0.1, 1): math.inf, ("b", 0.01, 1): 11.0, ("b", 0.01, 2): 24.0}
@@ -123,3 +125,12 @@ def test_a_comparison_continues(corpus, tmp_path):
     assert [row["share"] for row in rows] == [1.0, 8 / 32]
     for name in ("results.md", "perplexity.png", "distance.png"):
         assert (tmp_path / "out" / name).is_file()
+
+
+@pytest.mark.parametrize(("selection", "low", "high"), [("exact", 1.0, 1.0), ("random", 0.1, 0.3)])
+def test_the_quality_of_a_selection_is_relative_to_the_keys_of_highest_score(selection, low, high):
+    """Of 64 keys, 12 are local and 12 are selected."""
+    options = {"reformer_chunk_length": 4, "reformer_hashes": 1, "reformer_local": True}
+    attention = build("reformer", n=64, reformer_selection=selection, **options)[0]
+    overlap, weight = compare.selection_quality(attention, torch.randn(2, 64, D))
+    assert low <= overlap <= high + 1e-6 and overlap <= weight + 1e-6 and weight <= 1 + 1e-6

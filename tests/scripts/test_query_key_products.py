@@ -46,6 +46,8 @@ OPTIONS = {
     "reformer": [
         {"reformer_chunk_length": 6, "reformer_hashes": 2},
         {"reformer_chunk_length": 17, "reformer_hashes": 3},
+        {"reformer_chunk_length": 6, "reformer_hashes": 1, "reformer_local": True},
+        {"reformer_chunk_length": 6, "reformer_selection": "random"},
     ],
     "nystrom": [{"nystrom_landmarks": 10}],
     "lion": [{"lion_chunk": 6}, {"lion_chunk": 6, "lion_decay": "learned"}, {"lion_decay": "none"}],
