@@ -24,7 +24,7 @@ columns of its rotations, so that its chunks do not depend on padding.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -124,13 +124,12 @@ class ReformerAttention(Attention):
         order = self._sorted(queries, lengths)  # (B, h, r, N), the position at each sorted index
         sorted_index = _inverse(order)  # (B, h, r, N), the sorted index of each position
         chunks = (sorted_index // self.chunk_length).to(torch.int16).unbind(2)  # of each position, for each round
-        order = order.unflatten(-1, (-1, self.chunk_length))  # (B, h, r, C, m)
         rounds = []
-        for number, index in enumerate(sorted_index.unsqueeze(-1).unbind(2)):
-            hidden = self._hidden(order[:, :, number], chunks[:number], lengths)
-            parts = self._attend_in_chunks(queries, keys, values, order[:, :, number], hidden, first=number == 0)
-            by_position = (part.flatten(2, 3).gather(2, index.expand(-1, -1, -1, part.size(-1))) for part in parts)
-            rounds.append(tuple(by_position))
+        for number, permutation in enumerate(zip(order.unbind(2), sorted_index.unbind(2), strict=True)):
+            hidden = self._hidden(permutation[0], chunks[:number], lengths)
+            by_index = [_permute(part, *permutation) for part in (queries, keys, values)]
+            parts = self._attend_in_chunks([*map(self._into_chunks, by_index)], hidden, first=number == 0)
+            rounds.append([_permute(part.flatten(2, 3), *reversed(permutation)) for part in parts])
         sums, totals, highest = zip(*rounds, strict=True)
         top = torch.stack(highest).amax(0)
         scales = [(each - top).exp() for each in highest]
@@ -182,26 +181,27 @@ class ReformerAttention(Attention):
         """Return True for padding and for pairs that an earlier round contains: (B, h, C, m, 3m), by sorted index.
 
         Args:
-            order: (B, h, C, m), the position at each sorted index.
+            order: (B, h, N), the position at each sorted index.
             earlier_chunks: for each earlier round, the chunk of each position, (B, h, N).
             lengths: (B,).
         """
-        position = order.unsqueeze(-1)  # (B, h, C, m, 1)
+        position = self._into_chunks(order.unsqueeze(-1))  # (B, h, C, m, 1)
         key_position = _with_neighbours(position, -1).transpose(-1, -2)  # (B, h, C, 1, 3m)
         hidden = (key_position < 0) | (key_position >= lengths.view(-1, 1, 1, 1, 1))
         for chunks in earlier_chunks:
-            chunk = chunks.gather(2, order.flatten(2)).view_as(position)
+            chunk = chunks.gather(2, order).view_as(position)
             hidden = hidden | ((chunk - _with_neighbours(chunk).transpose(-1, -2)).abs_() <= 1)
         return hidden
 
-    def _attend_in_chunks(
-        self, queries: Tensor, keys: Tensor, values: Tensor, order: Tensor, hidden: Tensor, first: bool
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _into_chunks(self, x: Tensor) -> Tensor:
+        """Cut a sorted sequence into chunks: (B, h, N, e) -> (B, h, C, m, e)."""
+        return x.unflatten(2, (-1, self.chunk_length))
+
+    def _attend_in_chunks(self, qkv: Sequence[Tensor], hidden: Tensor, first: bool) -> tuple[Tensor, Tensor, Tensor]:
         """Attend in one round, by sorted index.
 
         Args:
-            queries, keys, values: (B, h, N, d_h), by position.
-            order: (B, h, C, m), the position at each sorted index.
+            qkv: queries, keys and values, (B, h, C, m, d_h).
             hidden: (B, h, C, m or 1, 3m).
             first: of the rounds, the one in which a position meets itself.
 
@@ -209,7 +209,8 @@ class ReformerAttention(Attention):
             Weighted sums of values (B, h, C, m, d_h), the total of the weights, and the highest score, of which the
             weights are relative, (B, h, C, m, 1), both at least in float32.
         """
-        scores = _gather(queries, order) @ _with_neighbours(_gather(keys, order)).transpose(-1, -2)  # (B, h, C, m, 3m)
+        queries, keys, values = qkv
+        scores = queries @ _with_neighbours(keys).transpose(-1, -2)  # (B, h, C, m, 3m)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         with torch.no_grad():  # hidden keys have weights of zero, and the highest score cancels out
             if first:
@@ -219,7 +220,7 @@ class ReformerAttention(Attention):
         weights = scores.exp_()
         total = weights.sum(-1, keepdim=True)
         weights = dropout(weights, self.dropout, self.training).to(values.dtype)
-        return weights @ _with_neighbours(_gather(values, order)), total, highest
+        return weights @ _with_neighbours(values), total, highest
 
     def _attend_densely(self, queries: Tensor, values: Tensor, lengths: Tensor) -> Tensor:
         """Attend to ``selected_keys`` by all scores: (B, h, n, d_h) to (B, h, n, d_h)."""
@@ -279,10 +280,25 @@ def _inverse(order: Tensor) -> Tensor:
     return torch.empty_like(order).scatter_(-1, order, at.expand_as(order))
 
 
-def _gather(x: Tensor, order: Tensor) -> Tensor:
-    """Gather (B, h, N, e) at the positions (B, h, C, m): (B, h, C, m, e)."""
-    index = order.flatten(2).unsqueeze(-1).expand(-1, -1, -1, x.size(-1))  # (B, h, N, e)
-    return x.gather(2, index).unflatten(2, order.shape[2:])
+class _Permutation(torch.autograd.Function):
+    """Permutation of rows, whose gradient is the inverse permutation: faster than a sum, and deterministic on a GPU."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+        ctx.save_for_backward(inverse)
+        return rows.index_select(0, order)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return gradient.index_select(0, *ctx.saved_tensors), None, None
+
+
+def _permute(x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+    """Permute positions: (B, h, N, e), by (B, h, N) and its inverse."""
+    sequences = torch.arange(order[..., 0].numel(), device=order.device).view(*order.shape[:2], 1)
+    rows = ((sequences * order.size(2) + each).flatten() for each in (order, inverse))
+    permuted: Tensor = _Permutation.apply(x.flatten(0, 2), *rows)
+    return permuted.view_as(x)
 
 
 def _with_neighbours(chunks: Tensor, fill: int = 0) -> Tensor:
