@@ -123,7 +123,7 @@ class ReformerAttention(Attention):
         keys = self._unit_length(queries)
         order = self._sorted(queries, lengths)  # (B, h, r, N), the position at each sorted index
         sorted_index = _inverse(order)  # (B, h, r, N), the sorted index of each position
-        chunks = (sorted_index // self.chunk_length).to(torch.int16).unbind(2)  # of each position, for each round
+        chunks = (sorted_index // self.chunk_length).int().unbind(2)  # of each position, for each round
         rounds = []
         for number, permutation in enumerate(zip(order.unbind(2), sorted_index.unbind(2), strict=True)):
             hidden = self._hidden(permutation[0], chunks[:number], lengths)
@@ -214,7 +214,8 @@ class ReformerAttention(Attention):
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         with torch.no_grad():  # hidden keys have weights of zero, and the highest score cancels out
             if first:
-                scores.diagonal(self.chunk_length, dim1=-2, dim2=-1).fill_(ITSELF)
+                at = torch.arange(scores.size(-1), device=scores.device)
+                scores.masked_fill_(at == at[: self.chunk_length, None] + self.chunk_length, ITSELF)
             highest = scores.masked_fill_(hidden, torch.finfo(scores.dtype).min).amax(-1, keepdim=True)
             scores -= highest
         weights = scores.exp_()
