@@ -1,8 +1,8 @@
 """Alternating attention: full attention in every third layer, a sliding window in all others.
 
 The layers of ModernBERT (Warner et al. 2024, arXiv 2412.13663, section 2.1.2), of which the first is full. In a layer
-with a window position i attends to {j : |i - j| <= w / 2}. ModernBERT has two rotary bases, 160,000 in full layers and
-10,000 in the others; here all layers share ``rotary_base``.
+with a window position i attends to {j : |i - j| <= w / 2}. ModernBERT has two rotary bases, 160,000 in full layers
+(``rotary_base``) and 10,000 in the others (``alternating_rotary_base``).
 
 Dimensions: B batch, n sequence length, w window, d embedding.
 Cost per layer: that of ``softmax``, O(B n^2 d), in a full layer, and O(B n w d) in the others.
@@ -15,6 +15,7 @@ from ..errors import check
 from .base import Attention, register_attention
 from .longformer import LongformerAttention, LongformerOptions, check_sliding_window
 from .options import AttentionConfig, Options, option
+from .positions import is_rotary_base
 from .softmax import SoftmaxAttention
 
 
@@ -27,8 +28,14 @@ class AlternatingOptions(Options):
     )
     alternating_every: int = option(3, "distance between full layers: 3 for every third", smallest=1)
     alternating_first: int = option(0, "the first full layer, counted from 0", smallest=0)
+    alternating_rotary_base: float = option(
+        0.0, "positions=rotary: rotary_base of the layers with a window; 0 for that of the full layers"
+    )
 
-    TEST_CASES: ClassVar = ({}, {"alternating_window": 4, "alternating_every": 2, "alternating_first": 1})
+    TEST_CASES: ClassVar = (
+        {},
+        {"alternating_window": 4, "alternating_every": 2, "alternating_first": 1, "alternating_rotary_base": 5.0},
+    )
 
     def kind_of_layer(self, layer: int) -> str:
         every = max(1, self.alternating_every)  # called before validate
@@ -39,6 +46,8 @@ class AlternatingOptions(Options):
         check_sliding_window("alternating_window", self.alternating_window)
         first, every = self.alternating_first, self.alternating_every
         check("alternating_first", first, first < every, f"below alternating_every={every}")
+        base = self.alternating_rotary_base
+        check("alternating_rotary_base", base, base == 0 or is_rotary_base(base), "0 or a number above 1")
 
 
 @register_attention("alternating", AlternatingOptions)
@@ -55,6 +64,8 @@ class AlternatingAttention(Attention):
         def build(layer: int) -> Attention:
             if options.kind_of_layer(layer) == "full":
                 return SoftmaxAttention(config, options, layer)
-            return LongformerAttention(config, local, layer)
+            windowed = LongformerAttention(config, local, layer)
+            windowed.rotary_base = options.alternating_rotary_base or config.rotary_base
+            return windowed
 
         return [build(layer) for layer in range(config.encoder_layers)]

@@ -97,13 +97,18 @@ class Attention(RelativePositions, ABC):
         self.dropout = config.attention_dropout
         self.set_positions(config)
         for name in Attention.QKV_PROJECTIONS:
-            linear = nn.Linear(self.embed_dim, self.embed_dim)  # drawn even if unused: seeds keep their meaning
+            linear = self.build_linear(config)  # drawn even if unused: seeds keep their meaning
             if name in self.QKV_PROJECTIONS:
                 self.add_module(name, linear)
         for name, module in before_out_proj.items():
             self.add_module(name, module)
-        self.out_proj = nn.Linear(self.embed_dim, self.embed_dim)
+        self.out_proj = self.build_linear(config)
         self.register_parameter("value_mix", None)
+
+    @staticmethod
+    def build_linear(config: AttentionConfig) -> nn.Linear:
+        """Build a map of queries, keys, values or output, (..., d) -> (..., d); ``attention_bias`` adds its bias."""
+        return nn.Linear(config.encoder_embed_dim, config.encoder_embed_dim, bias=config.attention_bias)
 
     def add_value_residual(self) -> None:
         """Let ``values`` mix the first layer's values into those of this layer.
@@ -127,7 +132,8 @@ class Attention(RelativePositions, ABC):
         if self.value_mix is None or first_values is None or not is_unmodified_linear(self.v_proj):
             return self.with_first_values(self.v_proj(x), first_values)
         weight, first_weight = self.value_mix
-        return F.linear(x, weight * self.v_proj.weight, weight * self.v_proj.bias) + first_weight * first_values
+        bias = None if self.v_proj.bias is None else weight * self.v_proj.bias
+        return F.linear(x, weight * self.v_proj.weight, bias) + first_weight * first_values
 
     def with_first_values(self, values: Tensor, first_values: Tensor | None) -> Tensor:
         """Mix values of any shape with those of the first layer; without a value residual return them unchanged."""
@@ -149,9 +155,13 @@ class Attention(RelativePositions, ABC):
         return self.out_proj(heads.transpose(1, 2).flatten(2))
 
     def per_head_params(self, linear: nn.Linear) -> tuple[Tensor, Tensor]:
-        """Return the weight, (h, d_h, d), and the bias, (h, 1, d_h), of each head of an unmodified linear map."""
+        """Return the weight, (h, d_h, d), and the bias, (h, 1, d_h), of each head of an unmodified linear map.
+
+        A map without a bias has a bias of zeros.
+        """
         weight = linear.weight.unflatten(0, (self.num_heads, self.head_dim))
-        return weight, linear.bias.view(self.num_heads, 1, self.head_dim)
+        bias = weight.new_zeros(self.embed_dim) if linear.bias is None else linear.bias
+        return weight, bias.view(self.num_heads, 1, self.head_dim)
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, attn_mask: Tensor | None = None) -> Tensor:
         """Return softmax(Q K^T / sqrt(d_h)) V, with dropout on the weights in training.

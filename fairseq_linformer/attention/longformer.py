@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..errors import check
 from .base import Attention, register_attention
@@ -62,7 +62,7 @@ class LongformerAttention(Attention):
     """
 
     RELATIVE_POSITIONS = True
-    GLOBAL: ClassVar[dict[str, str]] = {
+    GLOBAL: ClassVar[dict[str, str]] = {  # without attention_bias there are no biases
         f"{part}_proj_global.{kind}": f"{part}_proj.{kind}" for part in "kvq" for kind in ("weight", "bias")
     }
 
@@ -71,17 +71,16 @@ class LongformerAttention(Attention):
         self.reach = options.longformer_window[layer] // 2  # to each side
         self.global_tokens = options.longformer_global_tokens
         if self.global_tokens:
-            self.k_proj_global = nn.Linear(self.embed_dim, self.embed_dim)
-            self.v_proj_global = nn.Linear(self.embed_dim, self.embed_dim)
-            self.q_proj_global = nn.Linear(self.embed_dim, self.embed_dim)
+            self.k_proj_global, self.v_proj_global, self.q_proj_global = (self.build_linear(config) for _ in range(3))
         self.finish_initialisation()
 
     @torch.no_grad()
     def finish_initialisation(self) -> None:
         if self.global_tokens:
+            parameters = dict(self.named_parameters())
             for copy, original in self.GLOBAL.items():
-                if not self.get_parameter(original).is_meta:  # transformers 4 loads it after this
-                    self.get_parameter(copy).copy_(self.get_parameter(original))
+                if original in parameters and not parameters[original].is_meta:  # transformers 4 loads it after this
+                    parameters[copy].copy_(parameters[original])
 
     def upgrade_state_dict_named(self, state: dict[str, Tensor], name: str) -> None:
         if self.global_tokens and not any(f"{name}.{copy}" in state for copy in self.GLOBAL):

@@ -12,6 +12,7 @@ class AttentionConfig(Protocol):
     encoder_layers: int
     encoder_embed_dim: int
     encoder_attention_heads: int
+    attention_bias: bool
     attention_dropout: float
     max_positions: int
     positions: str

@@ -49,7 +49,8 @@ class RelativePositions(nn.Module):
         exact = torch.promote_types(x.dtype, torch.float32)
         position = torch.arange(x.size(-2), device=x.device, dtype=exact)
         pair = torch.arange(half, device=x.device, dtype=exact)
-        angles = position[:, None, None] * self.rotary_base ** (-pair / half)  # (n, 1, t / 2)
+        frequencies = 1 / self.rotary_base ** (pair / half)  # as transformers rounds them
+        angles = position[:, None, None] * frequencies  # (n, 1, t / 2)
         cos, sin = angles.cos(), angles.sin()
         first, second = heads[..., :half], heads[..., half : self.rotary_dim]
         parts = [(first * cos - second * sin).to(x.dtype), (second * cos + first * sin).to(x.dtype)]
@@ -95,6 +96,11 @@ def alibi_slopes(heads: int, device: torch.device) -> Tensor:
     return torch.exp2(-8 * torch.where(head < power, (head + 1) / power, beyond / (2 * power)))
 
 
+def is_rotary_base(base: float) -> bool:
+    """Return True for a finite number above 1."""
+    return 1 < base < float("inf")
+
+
 def validate_positions(config: AttentionConfig) -> None:
     """Check the options of positions.
 
@@ -103,7 +109,7 @@ def validate_positions(config: AttentionConfig) -> None:
     """
     check("positions", config.positions, config.positions in POSITIONS, f"one of {', '.join(POSITIONS)}")
     base, share = config.rotary_base, config.rotary_share
-    check("rotary_base", base, 1 < base < float("inf"), "a number above 1")
+    check("rotary_base", base, is_rotary_base(base), "a number above 1")
     check("rotary_share", share, 0 < share <= 1, "above 0 and at most 1")
     if config.positions == "rotary":
         size, dimensions = config.encoder_embed_dim // config.encoder_attention_heads, rotary_dimensions(config)

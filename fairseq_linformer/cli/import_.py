@@ -4,9 +4,10 @@
     linformer import sentence-transformers/all-MiniLM-L6-v2 --out imported
     linformer finetune imported --data data-bin/tasks --tasks rte --out runs/finetune
 
-The folder is one that `linformer export` wrote, one that transformers saved after it, or a published encoder (BERT,
-DistilBERT, RoBERTa, XLM-RoBERTa, CamemBERT), which becomes attention=softmax; a name on the Hub of Hugging Face is
-downloaded. The checkpoint has the same weights; dictionary and subword model are in the same folder.
+The folder is one that `linformer export` wrote, one that transformers saved after it, or a published encoder: BERT,
+DistilBERT, RoBERTa, XLM-RoBERTa or CamemBERT, which becomes attention=softmax, or ModernBERT, which becomes
+attention=alternating. A name on the Hub of Hugging Face is downloaded. The checkpoint has the same weights; dictionary
+and subword model are in the same folder.
 """
 
 from pathlib import Path

@@ -18,13 +18,16 @@ class LinformerRobertaConfig(PretrainedConfig):
         attention, projection, projection_init, projection_multiplier, projected_length, adaptive_length, sharing,
             freeze_projection, value_residual, local_conv: the attention; None is a default that depends on
             other options.
+        attention_bias, norm_bias, head_bias: biases of attention's maps, of layer norms, and of the first map of heads.
         positions, rotary_base, rotary_share: encoding of positions.
         max_positions: n, the longest sequence in tokens.
         encoder_layers, encoder_embed_dim, encoder_ffn_embed_dim, encoder_attention_heads: the sizes.
         activation_fn, pooler_activation_fn: activations of the layers and the LM head, and of classification heads.
         classifier_pooling: input of the head of a text classifier: the features of <s> ("cls") or their mean over the
             text ("mean").
+        pooler_norm: layer norm after the activation of classification heads.
         gated_ffn, encoder_normalize_before, layernorm_embedding, layer_norm_eps: as in ``EncoderLayer``.
+        first_attention_norm: False if the first layer has no norm before attention.
         dropout, attention_dropout, activation_dropout, pooler_dropout: probabilities, at least 0 and below 1.
         initializer_range: standard deviation of new weights.
         score_scale: factor of the scores of a regression, by which training divided them.
@@ -58,6 +61,7 @@ class LinformerRobertaConfig(PretrainedConfig):
         freeze_projection: bool = False,
         value_residual: bool = False,
         local_conv: int = 0,
+        attention_bias: bool = True,
         positions: str = "learned",
         rotary_base: float = 10_000.0,
         rotary_share: float = 1.0,
@@ -71,8 +75,12 @@ class LinformerRobertaConfig(PretrainedConfig):
         classifier_pooling: str = "cls",
         gated_ffn: bool = False,
         encoder_normalize_before: bool = False,
+        first_attention_norm: bool = True,
         layernorm_embedding: bool = True,
         layer_norm_eps: float = 1e-5,
+        norm_bias: bool = True,
+        head_bias: bool = True,
+        pooler_norm: bool = False,
         dropout: float = 0.1,
         attention_dropout: float = 0.1,
         activation_dropout: float = 0.0,

@@ -30,7 +30,7 @@ from ..errors import check
 from ..model.architecture import Architecture, per_layer_lists, projection_defaults
 from ..model.batch import Positions, check_length, may_be_padded, mean_over_text, misplaced_padding, select_positions
 from ..model.encoder import Encoder, EncoderLayer
-from ..model.parts import ACTIVATIONS, ClassificationHead
+from ..model.parts import ACTIVATIONS, ClassificationHead, build_norm
 from ..model.validation import check_removed, validate
 from .configuration_linformer_roberta import LinformerRobertaConfig
 
@@ -333,9 +333,9 @@ class LMHead(nn.Module):
 
     def __init__(self, config: LinformerRobertaConfig):
         super().__init__()
-        self.dense = nn.Linear(config.encoder_embed_dim, config.encoder_embed_dim)
+        self.dense = nn.Linear(config.encoder_embed_dim, config.encoder_embed_dim, bias=config.head_bias)
         self.activation_fn = ACTIVATIONS[config.activation_fn]
-        self.layer_norm = nn.LayerNorm(config.encoder_embed_dim, config.layer_norm_eps)
+        self.layer_norm = build_norm(config)
         self.decoder = nn.Linear(config.encoder_embed_dim, config.vocab_size)
 
     def forward(self, features: Tensor) -> Tensor:
@@ -361,8 +361,9 @@ class LinformerRobertaForMaskedLM(LinformerRobertaWithHead):
 
 def classification_head(config: LinformerRobertaConfig, classes: int) -> ClassificationHead:
     size, activation = config.encoder_embed_dim, ACTIVATIONS[config.pooler_activation_fn]
-    dense, dropout = nn.Linear(size, size), nn.Dropout(config.pooler_dropout)
-    return ClassificationHead(dense, activation, dropout, nn.Linear(size, classes))
+    dense, dropout = nn.Linear(size, size, bias=config.head_bias), nn.Dropout(config.pooler_dropout)
+    norm = build_norm(config) if config.pooler_norm else None
+    return ClassificationHead(dense, activation, dropout, nn.Linear(size, classes), norm)
 
 
 class LinformerRobertaForSequenceClassification(LinformerRobertaWithHead):

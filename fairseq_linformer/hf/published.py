@@ -1,11 +1,12 @@
-"""Parameter names and options of models in fairseq and in transformers: ours, RoBERTa, BERT and its variants.
+"""Parameter names and options of models in fairseq and in transformers: ours, RoBERTa, BERT, its variants, ModernBERT.
 
-All but ours are post-norm with learned positions and full attention (``attention=softmax``). Only their first token
-type is used: its embedding is added to those of positions.
+RoBERTa, BERT and its variants are post-norm with learned positions and full attention (``attention=softmax``). Only
+their first token type is used: its embedding is added to those of positions. ModernBERT (Warner et al. 2024, arXiv
+2412.13663) is pre-norm with rotary positions and ``attention=alternating``, without biases.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -68,6 +69,24 @@ DISTILBERT = (
     (r"pre_classifier\.(.*)", r"HEAD.dense.\1"),
     (r"classifier\.(weight|bias)", r"HEAD.out_proj.\1"),
 )
+_LAYER, _OUR_LAYER = r"model\.layers\.(\d+)\.", rf"{ENCODER}layers.\1."
+MODERNBERT = (
+    (r"model\.embeddings\.tok_embeddings\.(.*)", rf"{ENCODER}embed_tokens.\1"),
+    (r"model\.embeddings\.norm\.(.*)", rf"{ENCODER}layernorm_embedding.\1"),
+    (_LAYER + r"attn_norm\.(.*)", rf"{_OUR_LAYER}self_attn_layer_norm.\2"),
+    (_LAYER + r"attn\.([qkv]_proj)\.(.*)", rf"{_OUR_LAYER}self_attn.\2.\3"),  # parts of Wqkv
+    (_LAYER + r"attn\.Wo\.(.*)", rf"{_OUR_LAYER}self_attn.out_proj.\2"),
+    (_LAYER + r"mlp_norm\.(.*)", rf"{_OUR_LAYER}final_layer_norm.\2"),
+    (_LAYER + r"mlp\.Wi\.(.*)", rf"{_OUR_LAYER}fc1.\2"),
+    (_LAYER + r"mlp\.Wo\.(.*)", rf"{_OUR_LAYER}fc2.\2"),
+    (r"model\.final_norm\.(.*)", rf"{ENCODER}layer_norm.\1"),
+    (r"lm_head\.dense\.(.*)", r"encoder.lm_head.dense.\1"),  # its name in transformers is "head", as in classifiers
+    (r"lm_head\.norm\.(.*)", r"encoder.lm_head.layer_norm.\1"),
+    (r"decoder\.(weight|bias)", r"encoder.lm_head.\1"),
+    (r"classifier_head\.(.*)", r"HEAD.\1"),
+    (r"classifier\.(weight|bias)", r"HEAD.out_proj.\1"),
+)
+QKV = ("q_proj", "k_proj", "v_proj")  # in the order of ModernBERT's Wqkv
 
 STOCK_OPTIONS = {
     "encoder_layers": "num_hidden_layers",
@@ -95,6 +114,18 @@ ACTIVATIONS = {
 }
 
 
+def _rename_norms(weights: Mapping[str, Tensor], config: PretrainedConfig) -> dict[str, Tensor]:
+    """Replace TensorFlow's names of gains and biases of norms, which Google's first BERT models have."""
+    renamed = dict(weights)
+    for old, new in (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")):
+        renamed = {name.replace(old, new): tensor for name, tensor in renamed.items()}
+    return renamed
+
+
+def _no_options(config: PretrainedConfig) -> dict[str, Any]:
+    return {}
+
+
 class Published(NamedTuple):
     """Conversion of a type of model in transformers to ours.
 
@@ -106,6 +137,8 @@ class Published(NamedTuple):
         activation: name of the activation option.
         activations: supported values of the activation.
         after_padding: True if positions count from the padding index + 1, as in RoBERTa, not from 0.
+        derive_options: function of the configuration that returns further options.
+        prepare: function of the weights and the configuration that returns weights with the names in `names`.
     """
 
     prefix: str
@@ -115,6 +148,75 @@ class Published(NamedTuple):
     activation: str = "hidden_act"
     activations: tuple[str, ...] = tuple(ACTIVATIONS)
     after_padding: bool = False
+    derive_options: Callable[[PretrainedConfig], dict[str, Any]] = _no_options
+    prepare: Callable[[Mapping[str, Tensor], PretrainedConfig], dict[str, Tensor]] = _rename_norms
+
+
+MODERNBERT_OPTIONS = {
+    **{name: STOCK_OPTIONS[name] for name in STOCK_OPTIONS if name.startswith("encoder_")},
+    "dropout": "embedding_dropout",
+    "attention_dropout": "attention_dropout",
+    "activation_dropout": "mlp_dropout",
+    "pooler_dropout": "classifier_dropout",
+    "layer_norm_eps": "norm_eps",
+    "attention_bias": "attention_bias",
+    "norm_bias": "norm_bias",
+    "head_bias": "classifier_bias",
+    "classifier_pooling": "classifier_pooling",
+}
+MODERNBERT_CONSTANTS = {
+    "attention": "alternating",
+    "positions": "rotary",
+    "gated_ffn": True,
+    "encoder_normalize_before": True,
+    "first_attention_norm": False,
+}
+
+
+def _modernbert_options(config: PretrainedConfig) -> dict[str, Any]:
+    """Return the options of layers, positions and heads; the fields depend on the version of transformers."""
+    for name, allowed in (("mlp_bias", False), ("decoder_bias", True)):
+        check(name, getattr(config, name), getattr(config, name) == allowed, str(allowed).lower())
+    activation, expected = config.classifier_activation, config.hidden_activation
+    check("classifier_activation", activation, activation == expected, f"hidden_activation={expected}")
+    layers, every = config.num_hidden_layers, getattr(config, "global_attn_every_n_layers", 3)
+    layer_types = getattr(config, "layer_types", None)
+    full = [layer for layer in range(layers) if layer % every == 0]
+    if layer_types is not None:
+        full = [layer for layer in range(layers) if layer_types[layer] == "full_attention"]
+    first = full[0] if full else layers
+    every = full[1] - first if len(full) > 1 else layers
+    holds = first < every and full == [*range(first, layers, every)]
+    check("layer_types", layer_types, holds, "full attention in every n-th layer")
+    if (rope := getattr(config, "rope_parameters", None)) is not None:
+        kinds = {values["rope_type"] for values in rope.values()}
+        check("rope_type", ", ".join(sorted(kinds)), kinds == {"default"}, "default")
+        bases = [rope[kind]["rope_theta"] for kind in ("full_attention", "sliding_attention")]
+    else:
+        bases = [config.global_rope_theta, config.local_rope_theta or config.global_rope_theta]
+    return {
+        "alternating_window": config.local_attention // 2 * 2,
+        "alternating_every": every,
+        "alternating_first": first,
+        "rotary_base": float(bases[0]),
+        "alternating_rotary_base": float(bases[1]),
+        "pooler_activation_fn": ACTIVATIONS[activation],
+        "pooler_norm": True,
+    }
+
+
+def _split_modernbert(weights: Mapping[str, Tensor], config: PretrainedConfig) -> dict[str, Tensor]:
+    """Split each Wqkv into the maps of queries, keys and values, and name the head after its task."""
+    task = (config.architectures or [""])[0]
+    classifies = task.endswith(("ForSequenceClassification", "ForTokenClassification"))
+    head = "lm_head." if "decoder.bias" in weights else "classifier_head." if classifies else "other_head."
+    split: dict[str, Tensor] = {}
+    for name, tensor in weights.items():
+        if ".Wqkv." in name:
+            split |= {name.replace("Wqkv", part): third for part, third in zip(QKV, tensor.chunk(3), strict=True)}
+        else:
+            split[re.sub(r"^head\.", head, name)] = tensor
+    return split
 
 
 _ROBERTA = Published("roberta.", STOCK, activations=("gelu",), after_padding=True)  # fixed in its LM head
@@ -128,6 +230,15 @@ PUBLISHED = {
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
     "camembert": _ROBERTA,
+    "modernbert": Published(
+        "model.",
+        MODERNBERT,
+        MODERNBERT_OPTIONS,
+        MODERNBERT_CONSTANTS,
+        "hidden_activation",
+        derive_options=_modernbert_options,
+        prepare=_split_modernbert,
+    ),
 }
 
 
@@ -168,6 +279,7 @@ def published_options(config: PretrainedConfig) -> dict[str, Any]:
         "activation_fn": ACTIVATIONS[activation],
         **{fairseq_name: getattr(config, hf_name) for fairseq_name, hf_name in spec.options.items()},
         **spec.constants,
+        **spec.derive_options(config),
     }
 
 
@@ -183,9 +295,7 @@ def published_state(weights: Mapping[str, Tensor], config: PretrainedConfig) -> 
         config: configuration of the model.
     """
     spec = PUBLISHED[config.model_type]
-    # Google's first BERT models have TensorFlow's names of gains and biases of norms.
-    for old, new in (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")):
-        weights = {name.replace(old, new): tensor for name, tensor in weights.items()}
+    weights = spec.prepare(weights, config)
     if not any(name.startswith(spec.prefix) for name in weights):
         weights = {spec.prefix + name: tensor for name, tensor in weights.items()}
     names = fairseq_names(weights, spec.names, HEAD_NAME)

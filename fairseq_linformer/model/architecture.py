@@ -48,9 +48,13 @@ class Architecture(AttentionConfig, Protocol):
     value_residual: bool
     layernorm_embedding: bool
     layer_norm_eps: float
+    norm_bias: bool
+    head_bias: bool
+    first_attention_norm: bool
     encoder_ffn_embed_dim: int
     activation_fn: str
     classifier_pooling: str
+    pooler_norm: bool
     gated_ffn: bool
     encoder_normalize_before: bool
     dropout: float

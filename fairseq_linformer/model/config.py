@@ -62,6 +62,7 @@ class AttentionOptions(FairseqDataclass):
     local_conv: int = option(
         0, "width (odd) of a depthwise convolution over the sequence beside every attention; 0: none"
     )
+    attention_bias: bool = option(True, "biases of the maps of queries, keys, values and output of attention")
     positions: POSITION_CHOICES = option(  # type: ignore[valid-type]
         "learned", "encoding of positions: an embedding of each position, or in attention rotary or ALiBi"
     )

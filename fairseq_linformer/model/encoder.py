@@ -17,7 +17,7 @@ from ..attention.base import Attention, get_attention
 from ..attention.dropout import Dropout
 from .architecture import Architecture
 from .batch import Positions, check_tokens, may_be_padded, select_positions
-from .parts import ACTIVATIONS, LocalConvolution
+from .parts import ACTIVATIONS, LocalConvolution, build_norm
 
 
 class EncoderLayer(nn.Module):
@@ -35,12 +35,12 @@ class EncoderLayer(nn.Module):
         self.normalize_before, self.gated = config.encoder_normalize_before, config.gated_ffn
         self.self_attn = attention
         self.local_conv = LocalConvolution(embed_dim, config.local_conv) if config.local_conv else None
-        self.self_attn_layer_norm = nn.LayerNorm(embed_dim, config.layer_norm_eps)
+        self.self_attn_layer_norm: nn.Module = build_norm(config)
         self.fc1 = nn.Linear(embed_dim, 2 * width if self.gated else width, bias=not self.gated)  # gates first
         self.fc2 = nn.Linear(width, embed_dim, bias=not self.gated)
         self.activation_fn = ACTIVATIONS[config.activation_fn]
         self.activation_dropout = Dropout(config.activation_dropout)
-        self.final_layer_norm = nn.LayerNorm(embed_dim, config.layer_norm_eps)
+        self.final_layer_norm = build_norm(config)
         self.dropout = Dropout(config.dropout)
 
     def attention_values(self, x: Tensor) -> Tensor:
@@ -104,16 +104,18 @@ class Encoder(nn.Module):
         self.embed_tokens, self.embed_positions = embed_tokens, embed_positions
         self.layernorm_embedding = None
         if config.layernorm_embedding:
-            self.layernorm_embedding = nn.LayerNorm(config.encoder_embed_dim, config.layer_norm_eps)
+            self.layernorm_embedding = build_norm(config)
         self.dropout = Dropout(config.dropout)
         attentions = get_attention(config.attention).build_layers(config)
         if config.value_residual:
             for attention in attentions[1:]:
                 attention.add_value_residual()
         self.layers = nn.ModuleList(self.layer_class(config, attention) for attention in attentions)
+        if not config.first_attention_norm:
+            self.layers[0].self_attn_layer_norm = nn.Identity()
         self.layer_norm = None
         if config.encoder_normalize_before:
-            self.layer_norm = nn.LayerNorm(config.encoder_embed_dim, config.layer_norm_eps)
+            self.layer_norm = build_norm(config)
 
     def embed(self, tokens: Tensor, padding_mask: Tensor | None, first_positions: Tensor | None = None) -> Tensor:
         """Return the input of the first layer, (B, n, d), from embeddings of tokens, (B, n, d).

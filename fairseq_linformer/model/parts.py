@@ -25,6 +25,11 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {  # fairseq's names
 }
 
 
+def build_norm(config: Any) -> nn.LayerNorm:
+    """Build a layer norm of an ``Architecture``, (..., d) -> (..., d)."""
+    return nn.LayerNorm(config.encoder_embed_dim, config.layer_norm_eps, bias=config.norm_bias)
+
+
 class LocalConvolution(nn.Module):
     """Depthwise convolution over the sequence, (B, n, d) -> (B, n, d), with zeros beyond both ends.
 
@@ -57,15 +62,21 @@ class LocalConvolution(nn.Module):
 class ClassificationHead(nn.Module):
     """Classification head, (..., d) -> (..., classes), with the layers and names of RoBERTa's head.
 
-    RoBERTa's head is applied to ``<s>`` only, this one to any features.
+    RoBERTa's head is applied to ``<s>`` only, this one to any features. ``norm`` follows the activation; None for none.
     """
 
     def __init__(
-        self, dense: nn.Module, activation_fn: Callable[[Tensor], Tensor], dropout: nn.Module, out_proj: nn.Module
+        self,
+        dense: nn.Module,
+        activation_fn: Callable[[Tensor], Tensor],
+        dropout: nn.Module,
+        out_proj: nn.Module,
+        norm: nn.Module | None = None,
     ):
         super().__init__()
         self.dense, self.activation_fn, self.dropout, self.out_proj = dense, activation_fn, dropout, out_proj
+        self.norm = norm
 
     def forward(self, features: Tensor, **unused: Any) -> Tensor:
         hidden = self.activation_fn(self.dense(self.dropout(features)))
-        return self.out_proj(self.dropout(hidden))
+        return self.out_proj(self.dropout(hidden if self.norm is None else self.norm(hidden)))

@@ -21,6 +21,7 @@ from .config import LinformerRobertaConfig, ResolvedConfig, resolve_config
 from .encoder import SentenceEncoder
 from .hub import PretrainedRoberta
 from .lm_head import linear_cross_entropy
+from .parts import build_norm
 
 # fairseq's param_group for optimizers: of the matrices of linear maps in the layers, and of token embeddings.
 IN_LAYERS, EMBEDDINGS = "in layers", "embeddings"
@@ -50,7 +51,9 @@ class LinformerRobertaEncoder(RobertaEncoder):
 
     def build_lm_head(self, **arguments: Any) -> nn.Module:
         head = super().build_lm_head(**arguments)
-        head.layer_norm.eps = self.args.layer_norm_eps
+        head.layer_norm = build_norm(self.args)
+        if not self.args.head_bias:
+            head.dense.bias = None
         return head
 
     def forward(
@@ -86,6 +89,20 @@ class LinformerRobertaEncoder(RobertaEncoder):
         """Return features (B, n, d), and on demand the states of ``SentenceEncoder``, as RoBERTa does."""
         features, states = self.sentence_encoder(src_tokens, keep_states=return_all_hiddens, **batch_info)
         return features, {"inner_states": [state.transpose(0, 1) for state in states] if return_all_hiddens else None}
+
+
+class NormedClassificationHead(RobertaClassificationHead):
+    """RoBERTa's classification head with a norm after the activation, as in ModernBERT."""
+
+    def __init__(self, head: RobertaClassificationHead, norm: nn.Module):
+        nn.Module.__init__(self)
+        self.dense, self.activation_fn, self.dropout = head.dense, head.activation_fn, head.dropout
+        self.norm, self.out_proj = norm, head.out_proj
+
+    def forward(self, features: Tensor, **unused: Any) -> Tensor:
+        """Return logits (B, classes) of features (B, n, d)."""
+        hidden = self.norm(self.activation_fn(self.dense(self.dropout(features[:, 0]))))
+        return self.out_proj(self.dropout(hidden))
 
 
 @register_model("linformer_roberta", dataclass=LinformerRobertaConfig)
@@ -129,6 +146,15 @@ class LinformerRobertaModel(PretrainedRoberta):
             )
         features, _ = self.encoder.sentence_encoder(src_tokens, (slice(None), 0), **batch_info)
         return head(features.unsqueeze(1)), {"inner_states": None}
+
+    def register_classification_head(self, name: str, *arguments: Any, **options: Any) -> None:
+        """Register a head as RoBERTa does, with ``head_bias`` and ``pooler_norm``."""
+        super().register_classification_head(name, *arguments, **options)
+        head = self.classification_heads[name]
+        if not self.args.head_bias:
+            head.dense.bias = None
+        if self.args.pooler_norm:
+            self.classification_heads[name] = NormedClassificationHead(head, build_norm(self.args))
 
     @classmethod
     def build_model(cls, cfg: Namespace | DictConfig, task: FairseqTask) -> "LinformerRobertaModel":

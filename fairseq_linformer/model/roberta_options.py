@@ -35,8 +35,14 @@ class RobertaOptions(FairseqDataclass):
         False, "feed-forward network act(x U) * (x V) times W without biases (GeGLU) instead of act(x U + b) W + c"
     )
     encoder_normalize_before: bool = option(False, "layer norm before each block (pre-norm) instead of after it")
+    first_attention_norm: bool = option(
+        True, "with encoder_normalize_before: layer norm before the first layer's attention too, as in ModernBERT false"
+    )
     layernorm_embedding: Optional[bool] = option(None, "layer norm on the embedding (default: true)")
     layer_norm_eps: float = option(1e-5, "added to the variance in every layer norm outside attention; BERT has 1e-12")
+    norm_bias: bool = option(True, "biases of every layer norm outside attention")
+    head_bias: bool = option(True, "bias of the first map of the LM head and of classification heads")
+    pooler_norm: bool = option(False, "layer norm after the activation of classification heads, as in ModernBERT")
     dropout: float = option(0.1, "dropout probability of embeddings and of each block's output", training_only=True)
     attention_dropout: float = option(0.1, "dropout probability of attention weights", training_only=True)
     activation_dropout: float = option(

@@ -38,6 +38,8 @@ def validate(config: Architecture) -> None:
         _validate_projection(config)
     layers, allowed = config.encoder_layers, "false with encoder_layers=1: the first layer has none before it"
     check("value_residual", config.value_residual, layers > 1 or not config.value_residual, allowed)
+    first, before = config.first_attention_norm, config.encoder_normalize_before
+    check("first_attention_norm", first, first or before, "true with encoder_normalize_before=false")
     check_width("local_conv", config.local_conv)
     check("classifier_pooling", config.classifier_pooling, config.classifier_pooling in POOLINGS, " or ".join(POOLINGS))
     check("layer_norm_eps", config.layer_norm_eps, 0 < config.layer_norm_eps < 1, "above 0 and below 1")

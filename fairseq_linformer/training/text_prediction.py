@@ -119,7 +119,7 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
             check("classifier_pooling", pooling, pooling == "cls", "cls with token labels: each word has its own class")
             heads, name = model.classification_heads, self.cfg.classification_head_name
             parts = (heads[name].dense, heads[name].activation_fn, heads[name].dropout, heads[name].out_proj)
-            heads[name] = ClassificationHead(*parts)  # of every token
+            heads[name] = ClassificationHead(*parts, getattr(heads[name], "norm", None))  # of every token
         return model
 
     def state_dict(self) -> dict[str, Any]:

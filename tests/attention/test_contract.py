@@ -168,6 +168,22 @@ def test_a_value_residual_of_a_linear_map_is_another_value_map(name, options):
         torch.testing.assert_close(out[~mask], other(x, mask)[~mask], atol=1e-9, rtol=0)
 
 
+@EACH
+def test_maps_without_biases_have_biases_of_zero(name, options):
+    """With value residuals, which read the weights and biases of the maps."""
+    without, attention = (build(name, attention_bias=value, **options)[1] for value in (False, True))
+    for module in (without, attention):
+        module.add_value_residual()
+    names = {name for name in attention.state_dict() if name not in without.state_dict()}
+    assert names >= {f"{part}.bias" for part in (*without.QKV_PROJECTIONS, "out_proj")}
+    zeros = {name: torch.zeros_like(attention.state_dict()[name]) for name in names}
+    attention.load_state_dict({**without.state_dict(), **zeros})
+    x, first_values = torch.randn(2, N, D), torch.randn(2, N, D)
+    mask = torch.arange(N) >= torch.tensor([[8], [N]])
+    outputs = (module(x, mask, first_values)[~mask] for module in (without, attention))
+    torch.testing.assert_close(*outputs, atol=1e-6, rtol=1e-6)
+
+
 @pytest.mark.parametrize(("name", "options"), [case for case in CASES if ATTENTIONS[case[0]].HAS_WEIGHTS], ids=str)
 def test_dropout_applies_in_training_alone(name, options):
     attention = build(name, dropout=0.5, **options)[0]

@@ -19,6 +19,7 @@ from fairseq_linformer.model.roberta import LinformerRobertaModel
 from fairseq_linformer.training.masked_lm import DynamicMaskedLMConfig
 from fairseq_linformer.training.text_prediction import TextPredictionConfig
 from tests.helpers.inputs import sentences
+from tests.helpers.models import MODERN
 
 N = 15
 SIZES = {"encoder_layers": 2, "encoder_embed_dim": 12, "encoder_ffn_embed_dim": 20, "encoder_attention_heads": 3}
@@ -57,7 +58,8 @@ LAYERS = [
     {"attention": "softmax", "value_residual": True, "activation_fn": "relu"},
     {"attention": "softmax", "untie_weights_roberta": True},
     {"attention": "softmax", "positions": "rotary", "rotary_base": 20.0, "rotary_share": 0.5},
-    {"attention": "longformer", "longformer_window": 4, "positions": "alibi"},
+    {"attention": "longformer", "longformer_window": 4, "positions": "alibi", "attention_bias": False},
+    {**MODERN, "alternating_first": 1, "alternating_every": 2},
     {"sharing": "headwise", "linformer_class_token": True, "value_residual": True},
     {"projection": "split-pool", "value_residual": True, "encoder_normalize_before": True, **WINDOW},
 ]

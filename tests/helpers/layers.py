@@ -22,7 +22,7 @@ SHORT = {  # what tests call some options
 }
 DEFAULTS = {"attention_dropout": 0.0, "positions": "learned", "rotary_base": 20.0, "rotary_share": 1.0}
 DEFAULTS |= {"projection": "linear", "projection_init": None, "projection_multiplier": 1.0, "sharing": "none"}
-DEFAULTS |= {"adaptive_length": False, "freeze_projection": False}
+DEFAULTS |= {"attention_bias": True, "adaptive_length": False, "freeze_projection": False}
 
 
 def configured(heads=3, k=5, layers=2, n=N, d=D, **options):
@@ -46,7 +46,8 @@ def build(name, seed=0, **options):
     for attention in attentions:
         for linear in (getattr(attention, part) for part in (*attention.QKV_PROJECTIONS, "out_proj")):
             torch.nn.init.normal_(linear.weight, std=0.5)
-            torch.nn.init.normal_(linear.bias, std=0.5)
+            if linear.bias is not None:
+                torch.nn.init.normal_(linear.bias, std=0.5)
         for module in attention.modules():
             if isinstance(module, AttentionPooling):  # which starts as the mean
                 torch.nn.init.normal_(module.weight, std=0.5)

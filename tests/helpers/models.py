@@ -17,6 +17,9 @@ OFFLOADED = {"checkpoint_activations": True, "offload_activations": True}
 
 # Each kind of model, small: every mechanism, projection and sharing once.
 WINDOW = {"linformer_window": 8, "linformer_block": 4, "linformer_sinks": 1}
+WITHOUT_BIASES = {"attention_bias": False, "norm_bias": False, "head_bias": False, "gated_ffn": True}
+MODERN = {"attention": "alternating", "positions": "rotary", "encoder_normalize_before": True, **WITHOUT_BIASES}
+MODERN |= {"first_attention_norm": False, "pooler_norm": True, "alternating_window": 4, "alternating_rotary_base": 5.0}
 MODELS = [
     {"attention": "softmax"},
     {"encoder_normalize_before": True, "local_conv": 3},
@@ -31,6 +34,7 @@ MODELS = [
     {"attention": "softmax", "positions": "rotary"},
     {"attention": "long-short", "long_short_window": 4, "positions": "alibi"},
     {"gated_ffn": True},
+    MODERN,
     {"value_residual": True, "encoder_normalize_before": True},
     {"linformer_window": 8, "linformer_class_token": True},
     {"projection": "mean-pool", "positions": "alibi", **WINDOW},

@@ -249,7 +249,7 @@ def test_line_breaks_of_labelled_texts_are_spaces(tmp_path, make):
 @pytest.mark.parametrize(
     ("changes", "name"),
     [
-        ({"model_type": "modernbert"}, "model_type"),
+        ({"model_type": "electra"}, "model_type"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
         ({"is_decoder": True}, "is_decoder"),
         ({"hidden_act": "silu"}, "hidden_act"),

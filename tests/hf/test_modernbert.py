@@ -1,0 +1,163 @@
+"""ModernBERT, built at random by transformers: import compared with it, export as its own classes, conversion."""
+
+import random
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="transformers is not installed")
+
+import transformers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from fairseq_linformer.checkpoint import UNTRAINED
+from fairseq_linformer.data.tokenizer import load_tokenizer
+from fairseq_linformer.hf.importing import import_folder
+from tests.helpers.exports import HEAD, hub_of
+from tests.helpers.inputs import TEXT
+
+N = 200
+SMALL = {"hidden_size": 24, "num_attention_heads": 3, "intermediate_size": 40, "num_hidden_layers": 5}
+SMALL |= {"local_attention": 16, "max_position_embeddings": N}
+LARGER = {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 80, "num_hidden_layers": 4}
+RELU = {"hidden_activation": "relu", "classifier_activation": "relu"}
+SIMILAR = {"norm_bias": True, "attention_bias": True, "classifier_bias": True}
+FULL_WIDTH = {"num_hidden_layers": 2, "max_position_embeddings": 8192}  # of ModernBERT-base: d = 768
+MODELS = [
+    ("ModernBertModel", {**SMALL, "global_attn_every_n_layers": 1}),
+    ("ModernBertForMaskedLM", {**SMALL, "global_attn_every_n_layers": 2}),
+    ("ModernBertForMaskedLM", SMALL),
+    ("ModernBertForMaskedLM", {**SMALL, **LARGER, **SIMILAR, "local_attention": 128, "tie_word_embeddings": False}),
+    ("ModernBertForSequenceClassification", {**SMALL, "num_labels": 3}),
+    ("ModernBertForSequenceClassification", {**SMALL, "classifier_pooling": "mean", **RELU}),
+    ("ModernBertForMaskedLM", FULL_WIDTH),
+]
+SPECIAL = {"unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]"}
+SPECIAL |= {"mask_token": "[MASK]"}
+
+
+@cache
+def tokenizer() -> PreTrainedTokenizerFast:
+    """Return a tokenizer of ModernBERT's kind: byte-level BPE of GPT-NeoX, with runs of spaces as added tokens."""
+    bpe = Tokenizer(models.BPE())
+    bpe.normalizer, bpe.decoder = normalizers.NFC(), decoders.ByteLevel()
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet, first = pre_tokenizers.ByteLevel.alphabet(), ["<|endoftext|>", "<|padding|>"]
+    trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, special_tokens=first, show_progress=False)
+    bpe.train_from_iterator(TEXT, trainer)
+    runs = [AddedToken(" " * width, normalized=True) for width in range(24, 1, -1)]
+    bpe.add_tokens([*runs, AddedToken("|||EMAIL_ADDRESS|||", normalized=True)])
+    names = [name for name in SPECIAL.values() if name != "[MASK]"]
+    bpe.add_special_tokens([AddedToken(name, normalized=False, special=True) for name in names])
+    bpe.add_special_tokens([AddedToken("[MASK]", lstrip=True, normalized=False, special=True)])
+    bpe.add_tokens([AddedToken(f"[unused{number}]", normalized=True) for number in range(3)])
+    ends = [(name, bpe.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
+    pair = "[CLS] $A [SEP] $B:1 [SEP]:1"
+    bpe.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", pair=pair, special_tokens=ends)
+    return PreTrainedTokenizerFast(tokenizer_object=bpe, **SPECIAL)
+
+
+def write_modernbert(folder: Path, kind: str = "ModernBertForMaskedLM", **options):
+    """Write and return a model with random weights; its embeddings have more rows than there are tokens."""
+    tokenizer().save_pretrained(folder)
+    ids = {f"{name[:-6]}_token_id": tokenizer().convert_tokens_to_ids(SPECIAL[name]) for name in SPECIAL}
+    ids = {
+        "pad_token_id": ids["pad_token_id"],
+        "bos_token_id": ids["cls_token_id"],
+        "eos_token_id": ids["sep_token_id"],
+    }
+    sizes = {"vocab_size": len(tokenizer()) + 8, **ids, **options}
+    torch.manual_seed(0)
+    model_class = getattr(transformers, kind)
+    model = model_class(transformers.ModernBertConfig(**sizes)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():  # large enough that attention is not uniform
+            parameter.add_(torch.randn_like(parameter) * 7 / sizes.get("hidden_size", 768))
+    model.save_pretrained(folder)
+    return model
+
+
+def rows(lengths: tuple[int, ...], order: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return random tokens of these lengths, padded, with our ids and with those of transformers, (B, n) each."""
+    generator = torch.Generator().manual_seed(1)
+    ours = torch.ones(len(lengths), max(lengths), dtype=torch.long)
+    for row, length in enumerate(lengths):
+        ours[row, :length] = torch.randint(4, len(order), (length,), generator=generator)
+        ours[row, 0] = 0
+    return ours, torch.tensor(order)[ours]
+
+
+def order_of(folder: Path) -> list[int]:
+    """Return the id in transformers of each id of an imported folder, by the names of the pieces."""
+    names = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    return [tokenizer().convert_tokens_to_ids(names.id_to_token(number)) for number in range(names.get_vocab_size())]
+
+
+def assert_equal(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    """Compare to 1e-5 of the largest number, as exports are compared."""
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5 * max(1.0, expected.abs().max().item()))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("kind", "options"), MODELS)
+def test_hidden_states_and_logits_equal_those_of_transformers(tmp_path, kind, options):
+    """Padded and not, at lengths within the window and beyond it."""
+    model = write_modernbert(tmp_path / "source", kind, **options)
+    import_folder(tmp_path / "source", tmp_path / "in")
+    hub, order = hub_of(tmp_path / "in" / UNTRAINED), order_of(tmp_path / "in")
+    cases = [(8192,), (1, 130)] if options is FULL_WIDTH else [(1,), (N,), (N, 40, 1)]
+    for lengths in cases:
+        ours, theirs = rows(lengths, order)
+        real, inputs = ours.ne(1), {"input_ids": theirs, "attention_mask": ours.ne(1).long()}
+        expected = model(**inputs, output_hidden_states=True)
+        features, extra = hub.model(ours, features_only=True, return_all_hiddens=True)
+        states = [*(state.transpose(0, 1) for state in extra["inner_states"][:-1]), features]
+        assert len(states) == len(expected.hidden_states)
+        for state, other in zip(states, expected.hidden_states, strict=True):
+            assert_equal(state[real], other[real])
+        if "MaskedLM" in kind:
+            assert_equal(hub.model.encoder.output_layer(features[real]), expected.logits[real][:, order])
+        if "Classification" in kind:
+            assert_equal(hub.model(ours, classification_head_name=HEAD)[0], expected.logits)
+
+
+def difficult(count: int) -> list[str]:
+    """Return texts of characters of all kinds, runs of spaces, control characters and names of tokens."""
+    draw = random.Random(0)
+    ranges = [(0, 0x20), (0x20, 0x80), (0x80, 0x600), (0x300, 0x370), (0x900, 0xE00), (0x1100, 0x1200)]
+    ranges += [(0x2000, 0x3100), (0x4E00, 0xA000), (0xAC00, 0xD7A4), (0xF900, 0x10000), (0x1F300, 0x1FB00)]
+    parts = [
+        "the",
+        "Orlim",
+        "don't",
+        "\t\t",
+        "\r\n",
+        "\n\n",
+        "|||EMAIL_ADDRESS|||",
+        "[unused1]",
+        "<|padding|>",
+        "12 345",
+    ]
+
+    def part() -> str:
+        if draw.random() < 0.3:
+            return " " * draw.choice([1, 2, 3, 4, 23, 24, 25, 60])
+        return draw.choice(parts) if draw.random() < 0.5 else chr(draw.randrange(*draw.choice(ranges)))
+
+    return ["", " ", *("".join(part() for _ in range(draw.randrange(40))) for _ in range(count - 2))]
+
+
+def test_ids_of_two_thousand_difficult_texts(tmp_path):
+    """Names of the five special tokens in a text are text, as in every imported tokenizer."""
+    write_modernbert(tmp_path / "source", **SMALL)
+    import_folder(tmp_path / "source", tmp_path / "in")
+    ours, theirs = load_tokenizer(tmp_path / "in"), AutoTokenizer.from_pretrained(tmp_path / "source")
+    order = order_of(tmp_path / "in")
+    texts = difficult(2000)
+    expected = theirs(texts, add_special_tokens=False)["input_ids"]
+    assert [[order[number] for number in ids] for ids in ours.encode(texts)] == expected
+    (ids,) = ours.encode(["a [CLS][MASK] <|endoftext|>"])
+    assert ids.min() > 3 and ids.max() < len(order) - 1, "none is special"
