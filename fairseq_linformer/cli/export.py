@@ -6,7 +6,8 @@
 
 A pretrained checkpoint becomes a masked language model, a fine-tuned one a classifier with its labels. The folder
 contains weights, tokenizer, model card and the code of the model, which transformers runs with trust_remote_code=True.
-A model that equals RoBERTa of transformers (attention=softmax, norms after each block, no convolution) needs no code.
+A model that equals RoBERTa or ModernBERT of transformers (a RoBERTa has attention=softmax, norms after each block and
+no convolution; a ModernBERT is an imported one) needs no code.
 Before the folder is created, its logits are compared with those in fairseq.
 
 --format onnx takes a checkpoint, or a folder of transformers: one of ours, or that of a RoBERTa. Its code is not run.
@@ -100,10 +101,10 @@ def load(folder: Path) -> Any:
 
     values, _ = transformers.PretrainedConfig.get_config_dict(folder)
     model_type, (name, *_) = values.get("model_type"), values.get("architectures") or [None]
-    modules = {hf.LinformerRobertaConfig.model_type: hf, "roberta": transformers}
+    modules = {hf.LinformerRobertaConfig.model_type: hf, "roberta": transformers, "modernbert": transformers}
     check(f"{folder}: model_type", model_type, model_type in modules, f"one of {', '.join(modules)}")
     heads = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
-    family = "Roberta" if model_type == "roberta" else "LinformerRoberta"
+    family = {"roberta": "Roberta", "modernbert": "ModernBert"}.get(str(model_type), "LinformerRoberta")
     names = [family + head for head in heads]
     check(f"{folder}: architectures", name, name in names, f"one of {', '.join(names)}")
     if (folder / MODULES_FILE).is_file():

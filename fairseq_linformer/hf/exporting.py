@@ -1,7 +1,9 @@
 """Export of a checkpoint as a folder for transformers, without fairseq."""
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +18,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from ..attention import get_attention
 from ..checkpoint import FIRST_POSITION, checkpoint_file, read_checkpoint, read_task_state
 from ..data.task_record import Task, has_pairs
-from ..data.tokenizer import Tokenizer, load_tokenizer
+from ..data.tokenizer import JsonTokenizer, Tokenizer, load_tokenizer
 from ..errors import check
 from ..files import staged_folder
 from ..finetune.prediction import record_of
@@ -28,7 +30,17 @@ from . import MODELS, LinformerRobertaConfig
 from . import modeling_linformer_roberta as models
 from .bundle import CONFIGURATION, MODELING, write_code
 from .card import FEATURES, model_card, usage_example
-from .published import HEAD, OURS, STOCK, STOCK_CONSTANTS, STOCK_OPTIONS, fairseq_names
+from .published import (
+    HEAD,
+    OURS,
+    STOCK,
+    STOCK_CONSTANTS,
+    STOCK_EQUAL,
+    STOCK_OPTIONS,
+    fairseq_names,
+    modernbert_options,
+    modernbert_weights,
+)
 from .tokenizer import word_starts, write_tokenizer
 
 WEIGHTS_FILE = "model.safetensors"
@@ -45,25 +57,38 @@ PIECES_REMARK = (
     "predict, and no aggregation_strategy of transformers gives the labels of words"
 )
 DRAWN_HEAD_REMARK = "left out: its LM head, which is not trained; masked language modelling trains one"
+NO_LM_HEAD_REMARK = "left out: its LM head, which ModernBERT's classifiers in transformers do not have"
 CLASSIFIER_REMARK = "left out: its classifier; linformer finetune gives a checkpoint whose export has one"
 
 
+ROBERTA, MODERNBERT = "Roberta", "ModernBert"  # families in transformers: the first part of their classes' names
+
+
 class _Classes(NamedTuple):
-    """Classes in transformers for a type of label, or without labels."""
+    """Classes in transformers for a type of label, or without labels: ours, and those of families that have one."""
 
     model: type[PreTrainedModel]
-    stock: type[PreTrainedModel] | None
+    stock: Mapping[str, type[PreTrainedModel]]
     problem_type: str | None = None
 
 
-_TEXTS = (models.LinformerRobertaForSequenceClassification, transformers.RobertaForSequenceClassification)
+def _stock(task: str, *families: str) -> dict[str, type[PreTrainedModel]]:
+    return {family: getattr(transformers, family + task) for family in families}
+
+
+_TEXTS = (
+    models.LinformerRobertaForSequenceClassification,
+    _stock("ForSequenceClassification", ROBERTA, MODERNBERT),
+)
 _CLASSES: dict[str | None, _Classes] = {
-    None: _Classes(models.LinformerRobertaForMaskedLM, transformers.RobertaForMaskedLM),
-    FEATURES: _Classes(models.LinformerRobertaModel, transformers.RobertaModel),
+    None: _Classes(models.LinformerRobertaForMaskedLM, _stock("ForMaskedLM", ROBERTA, MODERNBERT)),
+    FEATURES: _Classes(models.LinformerRobertaModel, _stock("Model", ROBERTA, MODERNBERT)),
     "single-label": _Classes(*_TEXTS, "single_label_classification"),
     "multi-label": _Classes(*_TEXTS, "multi_label_classification"),
     "regression": _Classes(*_TEXTS, "regression"),
-    "token-label": _Classes(models.LinformerRobertaForTokenClassification, None),  # RoBERTa's head has one layer
+    "token-label": _Classes(  # RoBERTa's head has one layer
+        models.LinformerRobertaForTokenClassification, _stock("ForTokenClassification", MODERNBERT)
+    ),
 }
 
 
@@ -109,20 +134,29 @@ class Exported:
         """Files of sentence-transformers; none with a classifier."""
         return {} if self.record else read_task_state(self.state.get("task_state"))["sentence_modules"]
 
-    @property
-    def is_stock(self) -> bool:
-        """True if the model equals RoBERTa of transformers."""
+    @cached_property
+    def family(self) -> str | None:
+        """Family in transformers that has a model equal to this one; None for our own classes."""
         options, record = self.options, self.record
-        added = options.local_conv or options.gated_ffn or options.value_residual or options.encoder_normalize_before
-        plain = options.attention == "softmax" and options.positions == "learned" and options.layernorm_embedding
-        usual_head = (options.pooler_activation_fn, options.classifier_pooling) == ("tanh", "cls")
-        head = record is None or (usual_head and record.scale == 1 and _CLASSES[self.label_type].stock is not None)
-        return bool(plain and not added and head and options.activation_fn == "gelu")  # fixed in its LM head
+        if modernbert_options(options) is not None:
+            family, head = MODERNBERT, {"pooler_activation_fn": "gelu", "pooler_norm": True}
+        elif all(getattr(options, name) == value for name, value in STOCK_EQUAL.items()):
+            family, head = ROBERTA, {"pooler_activation_fn": "tanh", "pooler_norm": False, "classifier_pooling": "cls"}
+        else:
+            return None
+        equal = record is None or (
+            record.scale == 1
+            and family in _CLASSES[record.kind].stock
+            and all(getattr(options, name) == value for name, value in head.items())
+            # Only our class copies the label of a word's first piece, where the tokenizer marks words.
+            and (record.kind != "token-label" or isinstance(self.tokenizer, JsonTokenizer))
+        )
+        return family if equal else None
 
     def model_class(self, label_type: str | None) -> type[PreTrainedModel]:
         """Return the class in transformers for a type of label."""
         classes = _CLASSES[label_type]
-        return classes.stock if self.is_stock and classes.stock else classes.model
+        return classes.model if self.family is None else classes.stock.get(self.family, classes.model)
 
     @property
     def longest(self) -> int:
@@ -157,21 +191,25 @@ def export(checkpoint: Path, out: Path, data: Path | None = None) -> list[str]:
         weights = _weights(exported, config)
         if label_type == "token-label":
             begins = word_starts(exported.tokenizer, folder)
-            weights[WORD_STARTS] = torch.ones(config.vocab_size).bool() if begins is None else torch.from_numpy(begins)
+            if exported.family is None:
+                all_begin = torch.ones(config.vocab_size).bool()
+                weights[WORD_STARTS] = all_begin if begins is None else torch.from_numpy(begins)
             remarks.append(PIECES_REMARK if begins is None else WORDS_REMARK)
         if label_type == FEATURES:
             remarks.append(DRAWN_HEAD_REMARK)
+        if exported.record is not None and exported.family == MODERNBERT:
+            remarks.append(NO_LM_HEAD_REMARK)
         if exported.record is None and any(name.startswith(HEAD) for name in exported.state["model"]):  # imported
             remarks.append(CLASSIFIER_REMARK)
         (folder / WEIGHTS_FILE).write_bytes(save(weights, {"format": "pt"}))  # save_file would restrict its mode
         config.architectures = [model_class.__name__]
         config.save_pretrained(folder)
-        if not exported.is_stock:
+        if exported.family is None:
             write_code(folder)
         write_sentence_modules(exported.sentence_modules, folder)
         _check(exported, model_class, folder)
         pairs = exported.record is not None and has_pairs(Path(exported.hub.task.cfg.data))
-        code = usage_example(label_type, mask, pairs, bool(exported.sentence_modules), not exported.is_stock)
+        code = usage_example(label_type, mask, pairs, bool(exported.sentence_modules), exported.family is None)
         card.write(model_card(checkpoint.parent, exported.state, exported.options, label_type, code, remarks))
     return remarks
 
@@ -199,7 +237,13 @@ def _configuration(exported: Exported) -> PretrainedConfig:
         common["problem_type"] = _CLASSES[record.kind].problem_type
         if record.kind == "regression":  # CrossEncoder of sentence-transformers would apply a sigmoid
             common["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity"}
-    if exported.is_stock:
+    if exported.family == MODERNBERT:
+        stock_options = modernbert_options(options) or {}
+        config = transformers.ModernBertConfig(**common, **stock_options, classifier_activation="gelu")
+        for name in ("global_rope_theta", "local_rope_theta"):  # version 4 reads them, version 5 has others
+            setattr(config, name, stock_options[name])
+        return config
+    if exported.family == ROBERTA:
         return transformers.RobertaConfig(
             **common,
             **{stock_name: getattr(options, name) for name, stock_name in STOCK_OPTIONS.items()},
@@ -225,19 +269,25 @@ def _configuration(exported: Exported) -> PretrainedConfig:
 
 
 def _weights(exported: Exported, config: PretrainedConfig) -> dict[str, Tensor]:
-    """Return the tensors by their names in transformers, each once; all types of models include a trained LM head."""
+    """Return the tensors by their names in transformers, each once.
+
+    All types of models include a trained LM head, except classifiers of ModernBERT, where a head has its name.
+    """
     names: dict[str, None] = {}
-    for label_type in (exported.label_type, None) if exported.record else (None,):
+    modern = exported.family == MODERNBERT
+    for label_type in (exported.label_type, *([] if modern else [None])) if exported.record else (None,):
         with torch.device("meta"):
             names |= dict.fromkeys(exported.model_class(label_type)(config).state_dict())
     if config.tie_word_embeddings:
-        del names["lm_head.decoder.weight"]
+        names.pop("decoder.weight" if modern else "lm_head.decoder.weight", None)
     if exported.has_drawn_head:
-        names = {name: None for name in names if not name.startswith("lm_head.")}
+        names = {name: None for name in names if not name.startswith(("head.", "decoder.") if modern else "lm_head.")}
     state = exported.hub.model.state_dict()
-    sources = fairseq_names(names, STOCK if exported.is_stock else OURS, exported.head)
+    if modern:
+        return modernbert_weights(names, state, exported.head)
+    sources = fairseq_names(names, OURS if exported.family is None else STOCK, exported.head)
     weights = {name: state[source].contiguous() for name, source in sources.items()}
-    if exported.is_stock:
+    if exported.family == ROBERTA:
         types = "roberta.embeddings.token_type_embeddings.weight"
         weights[types] = torch.zeros(1, exported.options.encoder_embed_dim)
         if not exported.has_drawn_head:

@@ -38,7 +38,7 @@ def export_onnx(model: PreTrainedModel, path: Path) -> None:
     and 3, with padding and without, within 1e-4 of the largest output or of 1.
 
     Args:
-        model: of this package, or a RoBERTa, on the CPU in float32. It is set to evaluation mode.
+        model: of this package, a RoBERTa or a ModernBERT, on the CPU in float32. It is set to evaluation mode.
         path: file to write.
 
     Raises:
@@ -76,7 +76,8 @@ def longest_input(config: PretrainedConfig) -> int:
     """Return n, the maximum number of tokens of a sequence."""
     if isinstance(config, LinformerRobertaConfig):
         return config.max_positions
-    return config.max_position_embeddings - config.pad_token_id - 1  # the first position of a RoBERTa
+    first_position = config.pad_token_id + 1 if config.model_type == "roberta" else 0
+    return config.max_position_embeddings - first_position
 
 
 def random_batch(config: PretrainedConfig, batch_size: int, length: int, padded: bool = False) -> Batch:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PretrainedConfig
 
+from ..attention.alternating import AlternatingOptions
 from ..checkpoint import FIRST_POSITION
 from ..errors import check
 
@@ -98,6 +99,11 @@ STOCK_OPTIONS = {
     "layer_norm_eps": "layer_norm_eps",
 }
 STOCK_CONSTANTS = {"pad_token_id": 1, "hidden_act": "gelu"}  # of exports as RoBERTa
+STOCK_EQUAL = {  # options of ours of which a RoBERTa equals the model
+    **{"attention": "softmax", "positions": "learned", "activation_fn": "gelu", "layernorm_embedding": True},
+    **{"attention_bias": True, "norm_bias": True, "head_bias": True},
+    **{"local_conv": 0, "gated_ffn": False, "value_residual": False, "encoder_normalize_before": False},
+}
 PAIRS_REMARK = (
     "its classifier marks a second text by token type 1, which is left out: scores of pairs differ until it is "
     "fine-tuned; scores of single texts are the same"
@@ -240,6 +246,47 @@ PUBLISHED = {
         prepare=_split_modernbert,
     ),
 }
+
+
+def modernbert_options(options: Any) -> dict[str, Any] | None:
+    """Return ModernBERT's options in transformers for a resolved configuration; None if no ModernBERT equals it.
+
+    They have the names of transformers 4, which version 5 also reads.
+    """
+    equal = all(getattr(options, name) == value for name, value in MODERNBERT_CONSTANTS.items())
+    layers = AlternatingOptions.read(options)
+    equal = equal and options.rotary_share == 1 and options.layernorm_embedding and layers.alternating_first == 0
+    if not equal or options.activation_fn != "gelu" or options.local_conv or options.value_residual:
+        return None
+    return {
+        **{hf_name: getattr(options, name) for name, hf_name in MODERNBERT_OPTIONS.items()},
+        "hidden_activation": "gelu",
+        "max_position_embeddings": options.max_positions,
+        "global_attn_every_n_layers": layers.alternating_every,
+        "local_attention": layers.alternating_window,
+        "global_rope_theta": options.rotary_base,
+        "local_rope_theta": layers.alternating_rotary_base or options.rotary_base,
+        "pad_token_id": 1,
+        **dict.fromkeys(("bos_token_id", "cls_token_id"), 0),
+        **dict.fromkeys(("eos_token_id", "sep_token_id"), 2),
+    }
+
+
+def modernbert_weights(names: Iterable[str], state: Mapping[str, Tensor], head: str) -> dict[str, Tensor]:
+    """Return ModernBERT's tensors with these names, from parameters by their names in fairseq.
+
+    Args:
+        names: in transformers.
+        state: parameters of the model.
+        head: name of the classification head in fairseq; empty for a masked language model.
+    """
+    weights: dict[str, Tensor] = {}
+    for name in names:
+        renamed = re.sub(r"^head\.", "classifier_head." if head else "lm_head.", name)
+        parts = [renamed.replace("Wqkv", part) for part in QKV] if ".Wqkv." in name else [renamed]
+        sources = fairseq_names(parts, MODERNBERT, head)
+        weights[name] = torch.cat([state[source] for source in sources.values()])
+    return weights
 
 
 def fairseq_names(names: Iterable[str], patterns: Sequence[tuple[str, str]], head: str) -> dict[str, str]:

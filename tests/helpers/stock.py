@@ -1,5 +1,6 @@
 """Models as transformers saves them, without anything of ours."""
 
+import json
 from pathlib import Path
 
 import torch
@@ -27,3 +28,17 @@ def write_stock(folder: Path, kind=RobertaForMaskedLM, **options) -> Path:
     model = kind(config).eval()
     model.save_pretrained(folder)
     return model
+
+
+def write_modules(folder: Path, *types: str) -> None:
+    """Write the files of sentence-transformers beside an encoder, with further types of modules."""
+    paths = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize", **{name: name for name in types}}
+    modules = [
+        {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for number, (path, kind) in enumerate(paths.items())
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 16, "do_lower_case": false}')
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    pooling = {"word_embedding_dimension": SIZES["hidden_size"], "pooling_mode_mean_tokens": True}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))

@@ -1,5 +1,6 @@
 """ModernBERT, built at random by transformers: import compared with it, export as its own classes, conversion."""
 
+import json
 import random
 from functools import cache
 from pathlib import Path
@@ -15,9 +16,14 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from fairseq_linformer.checkpoint import UNTRAINED
 from fairseq_linformer.data.tokenizer import load_tokenizer
+from fairseq_linformer.errors import UserError
+from fairseq_linformer.hf.exporting import export
 from fairseq_linformer.hf.importing import import_folder
-from tests.helpers.exports import HEAD, hub_of
+from tests.helpers.checkpoints import assert_same_weights
+from tests.helpers.exports import HEAD, hub_of, write_fine_tuned
 from tests.helpers.inputs import TEXT
+from tests.helpers.models import MODERN
+from tests.helpers.stock import write_modules
 
 N = 200
 SMALL = {"hidden_size": 24, "num_attention_heads": 3, "intermediate_size": 40, "num_hidden_layers": 5}
@@ -112,16 +118,35 @@ def test_hidden_states_and_logits_equal_those_of_transformers(tmp_path, kind, op
     for lengths in cases:
         ours, theirs = rows(lengths, order)
         real, inputs = ours.ne(1), {"input_ids": theirs, "attention_mask": ours.ne(1).long()}
-        expected = model(**inputs, output_hidden_states=True)
+        expected = model.base_model(**inputs, output_hidden_states=True)
         features, extra = hub.model(ours, features_only=True, return_all_hiddens=True)
         states = [*(state.transpose(0, 1) for state in extra["inner_states"][:-1]), features]
-        assert len(states) == len(expected.hidden_states)
-        for state, other in zip(states, expected.hidden_states, strict=True):
+        expected_states = [*expected.hidden_states[:-1], expected.last_hidden_state]
+        for state, other in zip(states, expected_states, strict=True):
             assert_equal(state[real], other[real])
         if "MaskedLM" in kind:
-            assert_equal(hub.model.encoder.output_layer(features[real]), expected.logits[real][:, order])
+            logits = model.decoder(model.head(expected.last_hidden_state[real]))
+            assert_equal(hub.model.encoder.output_layer(features[real]), logits[:, order])
         if "Classification" in kind:
-            assert_equal(hub.model(ours, classification_head_name=HEAD)[0], expected.logits)
+            assert_equal(hub.model(ours, classification_head_name=HEAD)[0], model(**inputs).logits)
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"mlp_bias": True}, "mlp_bias"),
+        ({"decoder_bias": False}, "decoder_bias"),
+        ({"classifier_activation": "relu"}, "classifier_activation"),
+        ({"layer_types": ["full_attention", "full_attention", *["sliding_attention"] * 3]}, "layer_types"),
+    ],
+)
+def test_other_layers_are_rejected(tmp_path, changes, name):
+    write_modernbert(tmp_path / "source", **SMALL)
+    file = tmp_path / "source" / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+    with pytest.raises(UserError, match=name):
+        import_folder(tmp_path / "source", tmp_path / "in")
+    assert not (tmp_path / "in").exists()
 
 
 def difficult(count: int) -> list[str]:
@@ -161,3 +186,57 @@ def test_ids_of_two_thousand_difficult_texts(tmp_path):
     assert [[order[number] for number in ids] for ids in ours.encode(texts)] == expected
     (ids,) = ours.encode(["a [CLS][MASK] <|endoftext|>"])
     assert ids.min() > 3 and ids.max() < len(order) - 1, "none is special"
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("kind", "untied"), [("ModernBertForMaskedLM", True), ("ModernBertModel", False)])
+def test_an_export_is_the_class_of_transformers_and_is_imported_again(tmp_path, kind, untied):
+    """Pooling, normalisation and prompts of sentence-transformers are kept, as in encoders of Nomic and GTE."""
+    options = {"global_rope_theta": 5000.0, "local_rope_theta": 300.0, "tie_word_embeddings": not untied}
+    model = write_modernbert(tmp_path / "source", kind, **SMALL, **options)
+    write_modules(tmp_path / "source")
+    settings = '{"prompts": {"query": "search_query: "}, "default_prompt_name": null}'
+    (tmp_path / "source" / "config_sentence_transformers.json").write_text(settings)
+    import_folder(tmp_path / "source", tmp_path / "in")
+    export(tmp_path / "in", tmp_path / "out")
+    assert not list((tmp_path / "out").glob("*.py")), "no code"
+    again = getattr(transformers, kind).from_pretrained(tmp_path / "out").eval()
+    order = order_of(tmp_path / "in")
+    ours, theirs = rows((N,), order)
+    outputs = again(ours)[0], model(theirs)[0]
+    assert_equal(outputs[0], outputs[1][..., order] if "MaskedLM" in kind else outputs[1])
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["architectures"] == [kind] and config["global_rope_theta"] == 5000, "of transformers 4, too"
+    for name in ("modules.json", "1_Pooling/config.json", "config_sentence_transformers.json"):
+        assert (tmp_path / "out" / name).read_text() == (tmp_path / "source" / name).read_text()
+    AutoTokenizer.from_pretrained(tmp_path / "out").save_pretrained(tmp_path / "saved")
+    again.save_pretrained(tmp_path / "saved")  # without the folder fairseq
+    for name in ("out", "saved"):
+        import_folder(tmp_path / name, tmp_path / f"{name}-in")
+        but = None if "MaskedLM" in kind else "lm_head"  # drawn
+        assert_same_weights(tmp_path / "in" / UNTRAINED, tmp_path / f"{name}-in" / UNTRAINED, but)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "name"),
+    [
+        ("single-label", {}, "ModernBertForSequenceClassification"),
+        ("multi-label", {"classifier_pooling": "mean"}, "ModernBertForSequenceClassification"),
+        ("token-label", {}, "ModernBertForTokenClassification"),
+        ("single-label", {"pooler_norm": False}, "LinformerRobertaForSequenceClassification"),
+        ("single-label", {"alternating_first": 1}, "LinformerRobertaForSequenceClassification"),
+    ],
+)
+def test_fine_tuned_classifiers(tmp_path, kind, changes, name):
+    """The export itself compares logits with fairseq's."""
+    write_modernbert(tmp_path / "source", **SMALL)
+    import_folder(tmp_path / "source", tmp_path / "in")
+    options = {**MODERN, "pooler_activation_fn": "gelu", "alternating_every": 2, **changes}
+    checkpoint = write_fine_tuned(tmp_path / "run", tmp_path / "in", kind, options=options)
+    export(checkpoint, tmp_path / "out")
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["architectures"] == [name] and ("auto_map" in config) == name.startswith("Linformer")
+    import_folder(tmp_path / "out", tmp_path / "back")
+
+    but = "lm_head" if name.startswith("Modern") else None
+    assert_same_weights(checkpoint, tmp_path / "back" / UNTRAINED, but)

@@ -31,6 +31,7 @@ from fairseq_linformer.sentence_modules import read_sentence_modules
 from fairseq_linformer.training.launch import pretraining_command
 from tests.helpers.checkpoints import assert_same_weights
 from tests.helpers.exports import HEAD, hub_of
+from tests.helpers.stock import write_modules
 
 MINILM = Path("~/.cache/linformer/all-MiniLM-L6-v2").expanduser()
 WORDS = ("the", "dog", "sees", "un", "##believ", "##able", "house")
@@ -115,20 +116,6 @@ def write_encoder(folder: Path, kind: str = "BertModel", options=BERT, tokenizer
             parameter.add_(torch.randn_like(parameter) * 0.3)
     model.save_pretrained(folder)
     return model
-
-
-def write_modules(folder: Path, *types: str) -> None:
-    """Write the files of sentence-transformers beside an encoder, with further types of modules."""
-    paths = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize", **{name: name for name in types}}
-    modules = [
-        {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for number, (path, kind) in enumerate(paths.items())
-    ]
-    (folder / "modules.json").write_text(json.dumps(modules))
-    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 16, "do_lower_case": false}')
-    (folder / "1_Pooling").mkdir(exist_ok=True)
-    pooling = {"word_embedding_dimension": BERT["hidden_size"], "pooling_mode_mean_tokens": True}
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
 
 
 def rows_of(folder: Path, texts: list[str]) -> torch.Tensor:
