@@ -60,6 +60,8 @@ REJECTED = [
     "linformer_fetch=2|0..8|[0,2]",  # removed
     "alternating_window=3",
     "alternating_rotary_base=1.0|-5",
+    "alternating_full=none",
+    "linformer_window=8 attention=alternating",
     "first_attention_norm=False",
     "alternating_first=3",
     "linear_feature_map=relu",
@@ -76,7 +78,7 @@ REJECTED = [
     "sparse_pattern=local",
 ]
 OPTIONS_OF_MECHANISMS = [(option, name) for name, kind in ATTENTIONS.items() for option in fields(kind.Options)]
-MECHANISM_OF = {option.name: name for option, name in OPTIONS_OF_MECHANISMS}
+MECHANISM_OF = {option.name: name for option, name in reversed(OPTIONS_OF_MECHANISMS)}  # linformer's are alternating's
 
 
 def rejected():

@@ -28,7 +28,7 @@ RECIPE_GROUPS = ("common", "dataset", "lr_scheduler", "optimization")
 def test_pretraining(name):
     cfg = composed("pretrain", name, "task.data=DATA")
     OmegaConf.resolve(cfg)
-    size, length = name.split("_")
+    size, length = name.removeprefix("modern_").split("_")
     config = resolve_config(cfg.model, cfg.task.tokens_per_sample)
     assert config.max_positions == cfg.task.tokens_per_sample == int(length)
     assert config._name is None and cfg.model._name == f"linformer_roberta_{size}"

@@ -1,27 +1,32 @@
-"""Alternating attention: full attention in every third layer, a sliding window in all others.
+"""Alternating attention: full or Linformer's attention in every third layer, a sliding window in all others.
 
 The layers of ModernBERT (Warner et al. 2024, arXiv 2412.13663, section 2.1.2), of which the first is full. In a layer
 with a window position i attends to {j : |i - j| <= w / 2}. ModernBERT has two rotary bases, 160,000 in full layers
 (``rotary_base``) and 10,000 in the others (``alternating_rotary_base``).
 
+With ``alternating_full=linformer`` the full layers are layers of ``linformer`` with its options, and all costs linear.
+
 Dimensions: B batch, n sequence length, w window, d embedding.
-Cost per layer: that of ``softmax``, O(B n^2 d), in a full layer, and O(B n w d) in the others.
+Cost per layer: that of ``softmax``, O(B n^2 d), or of ``linformer`` in a full layer, and O(B n w d) in the others.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from ..errors import check
 from .base import Attention, register_attention
+from .linformer import LinformerAttention, LinformerOptions
 from .longformer import LongformerAttention, LongformerOptions, check_sliding_window
 from .options import AttentionConfig, Options, option
 from .positions import is_rotary_base
 from .softmax import SoftmaxAttention
 
+FULL = ("softmax", "linformer")  # mechanisms of full layers
+
 
 @dataclass
-class AlternatingOptions(Options):
-    """Options of ``alternating``; ModernBERT's are the defaults."""
+class AlternatingOptions(LinformerOptions):
+    """Options of ``alternating``; ModernBERT's are the defaults. Those of ``linformer`` are for its full layers."""
 
     alternating_window: int = option(
         128, "w: in a layer with a window a position attends to w / 2 positions on each side; an even number"
@@ -31,6 +36,7 @@ class AlternatingOptions(Options):
     alternating_rotary_base: float = option(
         0.0, "positions=rotary: rotary_base of the layers with a window; 0 for that of the full layers"
     )
+    alternating_full: str = option("softmax", f"mechanism of the full layers: {' or '.join(FULL)}")
 
     TEST_CASES: ClassVar = (
         {},
@@ -42,7 +48,15 @@ class AlternatingOptions(Options):
         return "full" if layer % every == self.alternating_first else "windowed"
 
     def validate(self, config: AttentionConfig) -> None:
-        super().validate(config)
+        Options.validate(self, config)
+        full = self.alternating_full
+        check("alternating_full", full, full in FULL, " or ".join(FULL))
+        if full == "linformer":
+            super().validate(config)
+        for declared in fields(LinformerOptions) if full == "softmax" else ():
+            value = getattr(self, declared.name)
+            unset = not (any(value) if isinstance(value, list) else value)
+            check(declared.name, value, unset, "left out with alternating_full=softmax")
         check_sliding_window("alternating_window", self.alternating_window)
         first, every = self.alternating_first, self.alternating_every
         check("alternating_first", first, first < every, f"below alternating_every={every}")
@@ -52,18 +66,23 @@ class AlternatingOptions(Options):
 
 @register_attention("alternating", AlternatingOptions)
 class AlternatingAttention(Attention):
-    """Builder of ``softmax`` layers and of ``longformer`` layers without global tokens; no layer has this class."""
+    """Builder of full layers, and of ``longformer`` layers without global tokens; no layer has this class."""
 
     RELATIVE_POSITIONS = True
+
+    @classmethod
+    def uses_projection(cls, config: AttentionConfig) -> bool:
+        return AlternatingOptions.read(config).alternating_full == "linformer"
 
     @classmethod
     def build_layers(cls, config: AttentionConfig) -> list[Attention]:
         options = AlternatingOptions.read(config)
         local = LongformerOptions([options.alternating_window] * config.encoder_layers, longformer_global_tokens=0)
+        projected = LinformerAttention.build_layers(config) if cls.uses_projection(config) else None
 
         def build(layer: int) -> Attention:
             if options.kind_of_layer(layer) == "full":
-                return SoftmaxAttention(config, options, layer)
+                return projected[layer] if projected else SoftmaxAttention(config, options, layer)
             windowed = LongformerAttention(config, local, layer)
             windowed.rotary_base = options.alternating_rotary_base or config.rotary_base
             return windowed

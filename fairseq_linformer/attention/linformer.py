@@ -10,11 +10,13 @@ Keys and values are projected along the sequence before the bias is added, K = W
 E and F.
 
 Rotary and ALiBi positions apply to local keys only. All other keys are scored by content, as averaging rotated keys
-would weaken them.
+would weaken them. If all dimensions are rotary (as in a model that was trained with full attention), content has no
+score of its own: sinks are rotary then, and projected keys are means of rotary keys, whose scores are the means of the
+scores of their tokens.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -165,7 +167,7 @@ class LinformerOptions(Options):
     linformer_sinks: int = option(0, "with a window: first positions that all positions attend to", smallest=0)
     linformer_class_token: bool = option(False, "the first position, <s>, attends to the exact keys of all positions")
 
-    TEST_CASES: ClassVar = (
+    TEST_CASES: ClassVar[tuple[dict[str, Any], ...]] = (
         {},
         {"linformer_window": 4},
         {"linformer_window": 1},
@@ -181,7 +183,8 @@ class LinformerOptions(Options):
             check(name, value, value == 0 or windowed, "0 without linformer_window in each layer")
         allowed = "learned without linformer_window in each layer"
         check("positions", config.positions, config.positions == "learned" or windowed, allowed)
-        check_unrotated_dims(config)
+        if not PROJECTIONS[config.projection].ROWS_ARE_MEANS or self.linformer_class_token:
+            check_unrotated_dims(config)
 
 
 class WindowedKeyValues(NamedTuple):
@@ -189,7 +192,8 @@ class WindowedKeyValues(NamedTuple):
 
     Attributes:
         projected_keys, projected_values: (B, h, m, d_h).
-        rotary_keys, unrotated_keys, values: one per position, (B, n, h, d_h).
+        rotary_keys, unrotated_keys, values: one per position, (B, n, h, d_h). If all dimensions are rotary, the first
+            two are the same.
     """
 
     projected_keys: Tensor
@@ -251,16 +255,19 @@ class LinformerAttention(ProjectedAttention):
     ) -> WindowedKeyValues:
         """Return the keys and values of a layer with a window; the arguments are those of ``forward``."""
         keys, values = self.k_proj(x), self.values(x, first_values)
+        rotary_keys = self.rotated(keys)
+        unrotated_keys = rotary_keys if self.rotary_dim == self.head_dim else self.zero_rotary_dims(keys)
         if self.key_projection.ROWS_ARE_MEANS:
             real_x = self.zero_padding(x, padding_mask)
-            real_keys, real_values = (self.zero_padding(part, padding_mask) for part in (keys, values))
+            real_keys, real_values = (self.zero_padding(part, padding_mask) for part in (unrotated_keys, values))
             projected_keys = self.key_projection.project_values(self.split_heads(real_keys), real_x, padding_mask)
             projected_values = self.value_projection.project_values(self.split_heads(real_values), real_x, padding_mask)
         else:
             projected_keys, projected_values = self.keys_and_values(x, padding_mask, first_values)
-        positions = (self.rotated(keys), self.zero_rotary_dims(keys), values)
+            projected_keys = self.zero_rotary_dims(projected_keys)
+        positions = (rotary_keys, unrotated_keys, values)
         heads = (part.unflatten(-1, (self.num_heads, self.head_dim)) for part in positions)
-        return WindowedKeyValues(self.zero_rotary_dims(projected_keys), projected_values, *heads)
+        return WindowedKeyValues(projected_keys, projected_values, *heads)
 
     def local_context(self, length: int) -> LocalContext:
         """Return the local context of the blocks of a text of that length."""

@@ -258,7 +258,7 @@ def _configuration(exported: Exported) -> PretrainedConfig:
     # Also those that are None: from_pretrained accepts only options in the configuration.
     mechanism_options = {option.name for option in fields(mechanism.Options)}
     option_names = {*inspect.signature(LinformerRobertaConfig).parameters, *mechanism_options}
-    option_names -= set() if mechanism.USES_PROJECTION else {*PROJECTION_OPTIONS}
+    option_names -= set() if mechanism.uses_projection(options) else {*PROJECTION_OPTIONS}
     values: dict[str, Any] = {name: getattr(options, name, None) for name in sorted(option_names)}
     values = {name: value for name, value in values.items() if value is not None or name in mechanism_options}
     if record is not None:

@@ -255,7 +255,8 @@ def modernbert_options(options: Any) -> dict[str, Any] | None:
     """
     equal = all(getattr(options, name) == value for name, value in MODERNBERT_CONSTANTS.items())
     layers = AlternatingOptions.read(options)
-    equal = equal and options.rotary_share == 1 and options.layernorm_embedding and layers.alternating_first == 0
+    equal = equal and options.rotary_share == 1 and options.layernorm_embedding
+    equal = equal and (layers.alternating_first, layers.alternating_full) == (0, "softmax")
     if not equal or options.activation_fn != "gelu" or options.local_conv or options.value_residual:
         return None
     return {

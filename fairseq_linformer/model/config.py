@@ -80,6 +80,8 @@ def with_options_of_mechanisms(cls: Config) -> Config:
     """Add the options of every mechanism, None by default, to a class that becomes a dataclass (a class decorator)."""
     for mechanism in ATTENTIONS.values():
         for declared in fields(mechanism.Options):
+            if declared.name in cls.__annotations__:  # of another mechanism, which is part of this one
+                continue
             cls.__annotations__[declared.name] = PerLayer if declared.metadata["per_layer"] else Optional[declared.type]
             help = f"attention={mechanism.name}: {declared.metadata['help']} (default: {declared.default})"
             setattr(cls, declared.name, field(default=None, metadata={**declared.metadata, "help": help}))

@@ -7,6 +7,7 @@ from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
+from ..attention.base import get_attention
 from ..attention.kernels.flex import MIN_HEAD_DIM
 from ..attention.linformer import LinformerOptions
 from ..attention.options import option
@@ -88,8 +89,8 @@ def validate_training(config: Any) -> None:
 
 def _validate_flex(config: Any) -> None:
     windowed = config.attention in ("longformer", "alternating")
-    if config.attention == "linformer":
-        windowed = any(LinformerOptions.read(config).linformer_window)
+    if get_attention(config.attention).uses_projection(config):
+        windowed = windowed or any(LinformerOptions.read(config).linformer_window)
     check("flex_attention", True, windowed, "false where no layer is longformer's or has a linformer_window")
     dropout = config.attention_dropout
     check("flex_attention", True, dropout == 0, f"false with attention_dropout={dropout}")

@@ -34,7 +34,7 @@ def validate(config: Architecture) -> None:
     check("encoder_attention_heads", heads, embed_dim % heads == 0, f"a divisor of encoder_embed_dim={embed_dim}")
     check("max_positions", config.max_positions, config.max_positions >= 1, "at least 1")
     _validate_attention(config)
-    if get_attention(config.attention).USES_PROJECTION:
+    if get_attention(config.attention).uses_projection(config):
         _validate_projection(config)
     layers, allowed = config.encoder_layers, "false with encoder_layers=1: the first layer has none before it"
     check("value_residual", config.value_residual, layers > 1 or not config.value_residual, allowed)

@@ -63,11 +63,13 @@ CASES += [
         {"projection": "max-pool", "linformer_window": 4, "adaptive": True},
         {**WINDOW, **FIRST, "projection": "mean-pool", "k": 15},  # each projected key is one position
         {**WINDOW, **FIRST, **ROTARY, "projection": "mean-pool"},
+        {"positions": "rotary", "projection": "split-pool", "linformer_window": 4, "linformer_sinks": 2},
         {**WINDOW, "projection": "split-pool", "linformer_block": 3, "adaptive": True},
         {**WINDOW, "projection": "split-pool", "adaptive": True, **ALIBI},
         {**WINDOW, "projection": "attention-pool", "linformer_block": 5},
     )
 ]
+CASES += [("alternating", {"alternating_full": "linformer", "projection": "mean-pool", "sharing": "key-value"})]
 EACH = pytest.mark.parametrize(("name", "options"), CASES, ids=str)
 AT_THE_ENDS = [  # windows, blocks, strides, … of one position, and of more than the text has
     ("sparse", {"sparse_pattern": "strided", "sparse_stride": 1}),

@@ -60,6 +60,7 @@ LAYERS = [
     {"attention": "softmax", "positions": "rotary", "rotary_base": 20.0, "rotary_share": 0.5},
     {"attention": "longformer", "longformer_window": 4, "positions": "alibi", "attention_bias": False},
     {**MODERN, "alternating_first": 1, "alternating_every": 2},
+    {**MODERN, "alternating_full": "linformer", "projection": "split-pool", "linformer_window": 4},
     {"sharing": "headwise", "linformer_class_token": True, "value_residual": True},
     {"projection": "split-pool", "value_residual": True, "encoder_normalize_before": True, **WINDOW},
 ]

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from functools import cache
 from pathlib import Path
 
@@ -15,13 +16,16 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from fairseq_linformer.checkpoint import UNTRAINED
+from fairseq_linformer.convert import convert
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.hf.exporting import export
 from fairseq_linformer.hf.importing import import_folder
+from tests.helpers import ROOT
 from tests.helpers.checkpoints import assert_same_weights
+from tests.helpers.commands import run
 from tests.helpers.exports import HEAD, hub_of, write_fine_tuned
-from tests.helpers.inputs import TEXT
+from tests.helpers.inputs import TEXT, sentences
 from tests.helpers.models import MODERN
 from tests.helpers.stock import write_modules
 
@@ -240,3 +244,56 @@ def test_fine_tuned_classifiers(tmp_path, kind, changes, name):
 
     but = "lm_head" if name.startswith("Modern") else None
     assert_same_weights(checkpoint, tmp_path / "back" / UNTRAINED, but)
+
+
+@torch.no_grad()
+def test_full_layers_become_local_windows_and_projected_keys(tmp_path):
+    """With a mean for every token they compute full attention; layers with a window are copied."""
+    write_modernbert(tmp_path / "source", **SMALL)
+    import_folder(tmp_path / "source", tmp_path / "in")
+    linear = ["model.alternating_full=linformer", "model.projection=mean-pool", "model.linformer_window=8"]
+    for projected_length in (N, 20):
+        out = tmp_path / f"k{projected_length}"
+        result = convert(tmp_path / "source", out, [*linear, f"model.projected_length={projected_length}"])
+        assert result.started.new == result.started.left_out == []
+        layers = result.model.encoder.sentence_encoder.layers
+        kinds = ["linformer", "longformer", "longformer", "linformer", "longformer"]
+        assert [layer.self_attn.name for layer in layers] == kinds
+        assert [layer.self_attn.rotary_base for layer in layers[:2]] == [160_000, 10_000]
+    ours, _ = rows((N, 90), order_of(tmp_path / "in"))
+    hubs = [hub_of(tmp_path / name / UNTRAINED) for name in ("in", f"k{N}")]
+    assert_equal(*(hub.model(ours)[0][ours.ne(1)] for hub in hubs))
+    export(tmp_path / "k20", tmp_path / "out")
+    assert list((tmp_path / "out").glob("*.py")), "our class, which the export compares with fairseq"
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page(tmp_path):
+    """docs/modernbert.md: import, continue on a text, convert, continue with the original as the teacher, export."""
+    write_modernbert(tmp_path / "tiny", **{**SMALL, "num_hidden_layers": 3, "max_position_embeddings": 64})
+    for split, lines in (("train", 1200), ("valid", 200)):
+        (tmp_path / f"{split}.txt").write_text(sentences(lines, seed=lines))
+    run("linformer", "import", "tiny", "--out", "modernbert", cwd=tmp_path)
+    files = ("--train", "train.txt", "--valid", "valid.txt", "--tokenizer", "modernbert", "--workers", 1)
+    run("linformer", "prepare", "corpus", *files, "--out", "data", cwd=tmp_path)
+    words = [
+        "fairseq-hydra-train",
+        "--config-dir",
+        ROOT / "configs/pretrain",
+        "--config-name",
+        "continue",
+        "recipe=tiny",
+    ]
+    words += ["task.data=data", "dataset.num_workers=0", "common.cpu=true", "lr_scheduler.warmup_updates=20"]
+    mine = ("checkpoint.finetune_from_model=modernbert/checkpoint.pt", "checkpoint.save_dir=runs/mine")
+    printed = run(*words, *mine, "optimization.max_update=200", "common.log_interval=50", cwd=tmp_path)
+    losses = [float(loss) for loss in re.findall(r" loss=([\d.]+)", printed)]
+    assert losses[-1] < 0.7 * losses[0]
+    linear = ("model.alternating_full=linformer", "model.projection=split-pool", "model.linformer_window=16")
+    run("linformer", "convert", "runs/mine", "--out", "linear", *linear, "model.projected_length=16", cwd=tmp_path)
+    taught = ("checkpoint.finetune_from_model=linear/checkpoint.pt", "checkpoint.save_dir=runs/linear")
+    taught += ("criterion=masked_lm_distillation", "criterion.teacher=runs/mine", "optimization.max_update=25")
+    assert "divergence=" in run(*words, *taught, "common.log_interval=5", cwd=tmp_path)
+    for folder, name in (("mine", "ModernBertForMaskedLM"), ("linear", "LinformerRobertaForMaskedLM")):
+        run("linformer", "export", f"runs/{folder}", "--out", f"{folder}-out", cwd=tmp_path)
+        assert json.loads((tmp_path / f"{folder}-out" / "config.json").read_text())["architectures"] == [name]

@@ -125,6 +125,9 @@ def linformer(module, x):
     def attend_head(head, queries, keys, values):
         unrotated, rows = without_rotary(module, keys), []
         row_keys = without_rotary(module, embed(module, "k_proj", head, project(module.key_projection, head, x)))
+        if module.rotary_dim == module.head_dim:  # nothing is unrotated
+            unrotated = rotated(module, keys, range(length))
+            row_keys = project(module.key_projection, head, unrotated)
         row_values = embed(module, "v_proj", head, project(module.value_projection, head, x))
         if not module.window and not module.class_token:
             return attend(queries, row_keys, row_values)
