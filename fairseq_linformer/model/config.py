@@ -145,10 +145,10 @@ def resolve_config(cfg: Namespace | DictConfig, task_length: int | None) -> Reso
 
 def _typed(cfg: Namespace | DictConfig) -> dict[str, Any]:
     """Return every option as plain data of its type; None for an option without a value."""
-    check_removed(vars(cfg) if isinstance(cfg, Namespace) else cfg)
+    check_removed(cfg if isinstance(cfg, DictConfig) else vars(cfg))
     if isinstance(cfg, Namespace):  # it also has flags of other components
         cfg = OmegaConf.create({name: value for name, value in vars(cfg).items() if name in OPTIONS})
-    elif REMOVED_OPTION in cfg:
+    elif isinstance(cfg, DictConfig) and REMOVED_OPTION in cfg:
         cfg = OmegaConf.masked_copy(cfg, [str(name) for name in cfg if name != REMOVED_OPTION])
     try:
         merged = OmegaConf.merge(_TYPES, cfg)
