@@ -66,8 +66,9 @@ def projected_keys(config: ResolvedConfig, layer: int, length: int) -> int:
 
 
 def alternating(config: ResolvedConfig, options: Any, layer: int, length: int) -> int:
-    full = options.kind_of_layer(layer) == "full"
-    return length**2 if full else local_products(options.alternating_window // 2, 0, length)
+    if options.kind_of_layer(layer) != "full":
+        return local_products(options.alternating_window // 2, 0, length)
+    return length**2 if options.alternating_full == "softmax" else linformer(config, options, layer, length)
 
 
 def bigbird(config: ResolvedConfig, options: Any, layer: int, length: int) -> int:

@@ -32,7 +32,13 @@ OPTIONS = {
         },
         {"projected_length": 9, "projection": "mean-pool", "linformer_class_token": True},
     ],
-    "alternating": [{"alternating_window": 6, "alternating_every": 2}],
+    "alternating": [
+        {"alternating_window": 6, "alternating_every": 2},
+        {
+            **{"alternating_window": 6, "alternating_every": 2, "alternating_full": "linformer"},
+            **{"projected_length": 9, "projection": "mean-pool", "linformer_window": 4},
+        },
+    ],
     "longformer": [{"longformer_window": "4,10"}, {"longformer_window": 6, "longformer_global_tokens": 3}],
     "bigbird": [{"bigbird_block": 5, "bigbird_random_blocks": 2}],
     "long-short": [
