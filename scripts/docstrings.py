@@ -5,6 +5,7 @@ are split by module with the same hash, so that a validation module is in the tr
 """
 
 import ast
+import gc
 import os
 import sys
 import sysconfig
@@ -23,6 +24,7 @@ STANDARD_LIBRARY = "standard library"
 SKIPPED_FOLDERS = {"test", "tests", "site-packages", "dist-packages", "_vendor", "__pycache__"}
 SHORTEST = 80  # characters; shorter docstrings are mostly like "Return the width."
 FEWEST_CLASSES = 4
+WITH_STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)  # nodes below which definitions can be
 
 
 @dataclass(frozen=True)
@@ -172,6 +174,7 @@ def _quoted_bytes(path: Path) -> int:
 
 def _docstrings_of(path: Path) -> Iterator[str]:
     """Return the docstrings of a source file, outer ones first; none if it cannot be read or parsed."""
+    gc.disable()  # the collector would take most of the time, and a syntax tree has no cycles
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about invalid escape sequences in these files
@@ -179,7 +182,11 @@ def _docstrings_of(path: Path) -> Iterator[str]:
     # ValueError: null bytes, before Python 3.12. MemoryError and RecursionError: deep nesting.
     except (OSError, SyntaxError, ValueError, MemoryError, RecursionError):
         return
-    for node in ast.walk(tree):
+    finally:
+        gc.enable()
+    nodes: list[ast.AST] = [tree]
+    for node in nodes:  # in the order of ast.walk, without the expressions, which most nodes are
+        nodes += [child for child in ast.iter_child_nodes(node) if isinstance(child, WITH_STATEMENTS)]
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             text = (ast.get_docstring(node) or "").strip()
             if len(text) >= SHORTEST and all(line.isprintable() for line in text.split("\n")):
