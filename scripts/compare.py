@@ -335,11 +335,9 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     seeds = ", ".join(map(str, first["perplexities"]))
     head = ["variant", "lr", "query-key products", f"perplexity (seed {seeds})", f"behind `{first['variant']}`"]
     head += [f"{figure['name']} ({100 * (figure['share'] or 0):.0f} %)" for figure in classes[0]]
-    head += [
-        f"{BEYOND}, ratio",
-        "ms per update",
-        "selected keys by layer: overlap with the best, share of their weight",
-    ]
+    head += [f"{BEYOND}, ratio", "ms per update"]
+    selecting = any(row.get("selection") for row in rows)
+    head += ["selected keys by layer: overlap with the best, share of their weight"] * selecting
     lines = [head]
     for row, columns in zip(rows, classes, strict=True):
         pairs = [(x, first["perplexities"].get(seed)) for seed, x in row["perplexities"].items()]
@@ -351,7 +349,8 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         line += [with_interval(figure) for figure in columns]
         times = row["update"] and {name: 1000 * x for name, x in row["update"].items()}
         line += [with_interval(row.get("ratio")), with_interval(times, "seconds")]
-        line += ["; ".join(f"{overlap:.2f}, {weight:.2f}" for overlap, weight in row["selection"] or ())]
+        if selecting:
+            line += ["; ".join(f"{overlap:.2f}, {weight:.2f}" for overlap, weight in row["selection"] or ())]
         lines.append(line)
     written = [f"| {' | '.join(line)} |" for line in lines]
     return "\n".join([written[0], "|---" * len(head) + "|", *written[1:]])
