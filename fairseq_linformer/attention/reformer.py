@@ -24,6 +24,7 @@ columns of its rotations, so that its chunks do not depend on padding.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, ClassVar
 
 import torch
@@ -245,8 +246,9 @@ class ReformerAttention(Attention):
         """
         n, m = queries.size(2), self.chunk_length
         if self.selection in ("hash", "random"):
-            chunks = _inverse(self._sorted(queries, lengths)) // m  # (B, h, r, n)
-            return ((chunks.unsqueeze(-1) - chunks.unsqueeze(-2)).abs() <= 1).any(2)
+            chunks = (_inverse(self._sorted(queries, lengths)) // m).int().unbind(2)  # for each round (B, h, n)
+            in_rounds = ((chunk.unsqueeze(-1) - chunk.unsqueeze(-2)).abs_() <= 1 for chunk in chunks)
+            return reduce(torch.logical_or, in_rounds)  # one by one, as each has B h n^2 numbers
         local = self.local_keys(n, queries.device)
         if self.selection == "exact":
             ranking, width = self.scores(queries, lengths).masked_fill(local, torch.finfo(torch.float32).min), 1
