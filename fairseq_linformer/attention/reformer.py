@@ -125,12 +125,13 @@ class ReformerAttention(Attention):
         order = self._sorted(queries, lengths)  # (B, h, r, N), the position at each sorted index
         sorted_index = _inverse(order)  # (B, h, r, N), the sorted index of each position
         chunks = (sorted_index // self.chunk_length).int().unbind(2)  # of each position, for each round
+        rows, sorted_rows = _rows(order), _rows(sorted_index)
         rounds = []
-        for number, permutation in enumerate(zip(order.unbind(2), sorted_index.unbind(2), strict=True)):
-            hidden = self._hidden(permutation[0], chunks[:number], lengths)
-            by_index = [_permute(part, *permutation) for part in (queries, keys, values)]
+        for number in range(order.size(2)):
+            hidden = self._hidden(order[:, :, number], chunks[:number], lengths)
+            by_index = [_permute(part, rows[number], sorted_rows[number]) for part in (queries, keys, values)]
             parts = self._attend_in_chunks([*map(self._into_chunks, by_index)], hidden, first=number == 0)
-            rounds.append([_permute(part.flatten(2, 3), *reversed(permutation)) for part in parts])
+            rounds.append([_permute(part.flatten(2, 3), sorted_rows[number], rows[number]) for part in parts])
         sums, totals, highest = zip(*rounds, strict=True)
         top = torch.stack(highest).amax(0)
         scales = [(each - top).exp() for each in highest]
@@ -296,11 +297,15 @@ class _Permutation(torch.autograd.Function):
         return gradient.index_select(0, *ctx.saved_tensors), None, None
 
 
-def _permute(x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
-    """Permute positions: (B, h, N, e), by (B, h, N) and its inverse."""
-    sequences = torch.arange(order[..., 0].numel(), device=order.device).view(*order.shape[:2], 1)
-    rows = ((sequences * order.size(2) + each).flatten() for each in (order, inverse))
-    permuted: Tensor = _Permutation.apply(x.flatten(0, 2), *rows)
+def _rows(order: Tensor) -> tuple[Tensor, ...]:
+    """Return positions as rows of all sequences and heads together: (B, h, r, N) to r times (B h N,)."""
+    sequences = torch.arange(order[..., 0, 0].numel(), device=order.device).view(*order.shape[:2], 1, 1)
+    return (sequences * order.size(3) + order).movedim(2, 0).flatten(1).unbind(0)
+
+
+def _permute(x: Tensor, rows: Tensor, inverse: Tensor) -> Tensor:
+    """Permute positions: (B, h, N, e), by ``_rows`` of a permutation and of its inverse."""
+    permuted: Tensor = _Permutation.apply(x.flatten(0, 2), rows, inverse)
     return permuted.view_as(x)
 
 
