@@ -120,7 +120,7 @@ class Pretraining:
             write_whole(file, json.dumps(content) + "\n")
         curve = training_curve(log, self.updates)
         losses = ClassLosses.of_json(content["losses"])
-        return Result(content["perplexity"], losses, curve, content["share"], content["selection"])
+        return Result(content["perplexity"], losses, curve, content["share"], content.get("selection"))
 
     def evaluate(self, folder: Path) -> dict[str, Any]:
         """Return perplexity, losses by copy distance and the share of query-key products of a run's last checkpoint."""
@@ -133,7 +133,7 @@ class Pretraining:
         return {**results, "selection": self.selection(roberta, length)}
 
     def selection(self, roberta: Any, length: int) -> list[list[float]] | None:
-        """Return ``selection_quality`` of each layer, the mean over ``SELECTION_SEQUENCES``; None without selection."""
+        """Return ``selection_quality`` of each layer, the mean over sequences; None without selection."""
         encoder = roberta.model.encoder.sentence_encoder
         attentions = attentions_of(encoder)
         if not all(hasattr(attention, "selected_keys") for attention in attentions):

@@ -275,7 +275,8 @@ def _weights(exported: Exported, config: PretrainedConfig) -> dict[str, Tensor]:
     """
     names: dict[str, None] = {}
     modern = exported.family == MODERNBERT
-    for label_type in (exported.label_type, *([] if modern else [None])) if exported.record else (None,):
+    label_types = [exported.label_type, None] if exported.record else [None]
+    for label_type in label_types[:1] if modern else label_types:
         with torch.device("meta"):
             names |= dict.fromkeys(exported.model_class(label_type)(config).state_dict())
     if config.tie_word_embeddings:
