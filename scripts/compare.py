@@ -407,7 +407,7 @@ def plot_distances(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
             if no_copy["perplexity"]:
                 panel.axhline(no_copy["perplexity"], **{**style_of(number), "marker": None, "linewidth": 0.8})
             limits |= points.keys()
-        panel.set(title="levels: no copy", xlabel="distance of the nearest unmasked copy, up to", ylabel="perplexity")
+        panel.set(title="horizontal lines: no copy", xlabel="largest copy distance", ylabel="perplexity")
         if limits:  # a short text has none: each of its tokens is frequent
             scale_lengths(panel.xaxis, sorted(limits))
             scale_log(panel.yaxis)
