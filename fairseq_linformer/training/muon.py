@@ -29,24 +29,30 @@ def orthogonalised(matrices: Tensor) -> Tensor:
         matrices: (..., r, c), one or a stack of them.
 
     Returns:
-        (..., r, c): float64 for a float64 input, otherwise bfloat16 on a GPU, as in the source, and float32 on a CPU.
+        (..., r, c): float64 for a float64 input, otherwise bfloat16 on a GPU, as in the source, and on a CPU the type
+        of autocast, float32 without it.
 
     Source: Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks",
     https://kellerjordan.github.io/posts/muon.
     """
     a, b, c = COEFFICIENTS
-    # A CPU without bfloat16 instructions needs 10 to 45 times as long for bfloat16 as for float32.
-    fast = torch.float32 if matrices.device.type == "cpu" else torch.bfloat16
-    x = matrices if matrices.dtype == torch.float64 else matrices.to(fast)
-    tall = x.size(-2) > x.size(-1)
-    if tall:
-        x = x.mT
-    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
+    tall = matrices.size(-2) > matrices.size(-1)
+    x = matrices.mT if tall else matrices
+    x = (x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)).to(_product_type(matrices))
     add_product = torch.addmm if x.dim() == 2 else torch.baddbmm
     for _ in range(STEPS):
         y = x @ x.mT
         x = add_product(x, add_product(y, y, y, beta=b, alpha=c), x, beta=a)
     return x.mT if tall else x
+
+
+def _product_type(matrices: Tensor) -> torch.dtype:
+    if matrices.dtype == torch.float64:
+        return torch.float64
+    if matrices.device.type != "cpu":
+        return torch.bfloat16
+    # A CPU without instructions for bfloat16 needs 10 to 45 times as long for it as for float32.
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
 
 
 def stacked(matrices: Sequence[Tensor]) -> list[Tensor]:

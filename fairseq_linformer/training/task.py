@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -182,10 +182,10 @@ class TrainingTask(FairseqTask):
     def valid_step(self, sample: dict[str, Any], model: BaseFairseqModel, criterion: FairseqCriterion) -> Any:
         return super().valid_step(sample, model, self._in_precision(criterion))
 
-    def _in_precision(self, criterion: FairseqCriterion) -> Any:
-        """Return the criterion, with products in bfloat16 on a CPU if ``task.bfloat16`` asks for them."""
+    def _in_precision(self, call: Callable[..., Any]) -> Any:
+        """Return a criterion or an optimizer's step, on a CPU with products in bfloat16 if ``task.bfloat16`` is yes."""
         is_on = getattr(self.cfg, "bfloat16", "no") == "yes"  # earlier checkpoints lack it
-        return with_bfloat16_products(criterion) if is_on else criterion
+        return with_bfloat16_products(call) if is_on else call
 
     def optimizer_step(self, optimizer: FairseqOptimizer, model: BaseFairseqModel, update_num: int) -> None:
         """Update the parameters; with ``common.amp``, avoid that fairseq divides gradients by the loss scale twice.
@@ -197,7 +197,7 @@ class TrainingTask(FairseqTask):
             optimizer.scaler.step(optimizer.optimizer)
             optimizer.scaler.update()
         else:
-            super().optimizer_step(optimizer, model, update_num)
+            self._in_precision(super().optimizer_step)(optimizer, model, update_num)
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: FairseqCriterion) -> None:
         super().reduce_metrics(logging_outputs, criterion)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from fairseq_linformer.model.roberta import EMBEDDINGS, IN_LAYERS
+from fairseq_linformer.precision import with_bfloat16_products
 from fairseq_linformer.training.fused_adam import FairseqAdam
 from fairseq_linformer.training.muon import FairseqMuon, MuonConfig, orthogonalised, stacked
 
@@ -44,6 +45,14 @@ def test_singular_values_become_about_one(shape):
     product = u.T @ orthogonalised(u * values @ v) @ v.T
     assert product.diagonal().min() > 0.68 and product.diagonal().max() < 1.21
     torch.testing.assert_close(product, product.diagonal().diag(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(128, 48), (48, 128), (64, 64)])
+def test_bfloat16_products_change_a_direction_by_their_rounding(shape):
+    matrix = torch.randn(shape)
+    rounded = with_bfloat16_products(orthogonalised)(matrix)
+    assert rounded.dtype == torch.bfloat16 and orthogonalised(matrix).dtype == torch.float32
+    assert (rounded - orthogonalised(matrix)).norm() < 0.02 * matrix.new_tensor(min(shape)).sqrt()
 
 
 @pytest.mark.cuda
