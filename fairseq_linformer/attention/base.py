@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import UserError
-from .dropout import attend_with_dropout, is_slow
+from .chunked import attend_in_chunks, is_faster_in_chunks
 from .options import AttentionConfig, Options
 from .positions import RelativePositions
 
@@ -181,13 +181,13 @@ class Attention(RelativePositions, ABC):
         Returns:
             (B, h, n, d_h).
         """
+        p = self.dropout if self.training else 0.0
+        if is_faster_in_chunks(queries, keys, p):
+            return attend_in_chunks(queries, keys, values, attn_mask, p)
         if attn_mask is not None and attn_mask.is_floating_point():
             if queries.dtype == torch.float16:
                 attn_mask = attn_mask.clamp(min=torch.finfo(torch.float16).min)  # finite for such queries, too
             attn_mask = attn_mask.to(queries.dtype)  # PyTorch requires equal precisions
-        p = self.dropout if self.training else 0.0
-        if p > 0 and is_slow(queries):
-            return attend_with_dropout(queries, keys, values, attn_mask, p)
         dtype = queries.dtype
         if queries.device.type != "cpu" or dtype != torch.bfloat16 or self.head_dim >= MIN_BFLOAT16_HEAD_DIM:
             return F.scaled_dot_product_attention(queries, keys, values, attn_mask, p)
