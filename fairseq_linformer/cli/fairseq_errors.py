@@ -1,15 +1,18 @@
 """Reports of errors caused by user input, in one line, for fairseq's command lines."""
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from traceback import walk_tb
 from types import TracebackType
 
+import torch
 from hydra.errors import HydraException
 from omegaconf.errors import ConfigAttributeError, OmegaConfBaseException
 
-from ..errors import UserError
+from ..errors import UserError, did_you_mean
 from ..training.configuration import explain_composition
 
 
@@ -54,7 +57,13 @@ def explain(error: BaseException) -> str:
     if isinstance(error, HydraException):
         return explain_composition(error)
     if isinstance(error, OmegaConfBaseException) and not isinstance(error, ConfigAttributeError):  # a defect
-        return ": ".join(filter(None, [error.full_key, text.partition("\n")[0]]))
+        line = text.partition("\n")[0]
+        if choice := re.fullmatch(r"Invalid value '(.*)', expected one of \[(.*)\]", line):
+            line += did_you_mean(choice[1], choice[2].split(", "))
+        return ": ".join(filter(None, [error.full_key, line]))
+    # fairseq starts its profiler, which needs CUDA, before our checks of options.
+    if any(frame.f_code is torch.cuda.cudart.__code__ for frame, _ in walk_tb(error.__traceback__)):
+        return "common.profile=True is not allowed: it must be false without a GPU"
     if isinstance(error, UserError | OSError):  # errors of data loading processes include a traceback
         return text.rpartition("\n")[2] if "Traceback" in text else " ".join(text.split())
     return ""

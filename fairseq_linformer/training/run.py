@@ -152,7 +152,8 @@ class Run:
         if differences := before.differences(self.fingerprint):
             raise UserError(
                 f"{self.folder} holds a run with other settings ({differences}): name another checkpoint.save_dir "
-                f"(checkpoint.restore_file={checkpoint} continues this run in that folder)"
+                f"(checkpoint.restore_file={checkpoint} continues this run in that folder, or, for another model, "
+                f"checkpoint.finetune_from_model=FILE of linformer convert {checkpoint})"
             )
 
     def _check_unused(self) -> None:

@@ -29,6 +29,7 @@ from hydra._internal.utils import get_args  # as fairseq-hydra-train itself read
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.utils import JobReturn, JobStatus
+from hydra.experimental.callback import Callback
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
@@ -111,6 +112,16 @@ ConfigStore.instance().store(
     node={"_target_": f"{__name__}.{ProcessLauncher.__name__}"},
     provider="fairseq_linformer",
 )
+
+
+class ErrorReport(Callback):
+    """Callback that ends a job on its error as Hydra does, but without the line of all overrides."""
+
+    def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: object) -> None:
+        if job_return.status == JobStatus.FAILED:
+            error = job_return._return_value
+            sys.excepthook(type(error), error, error.__traceback__)
+            sys.exit(1)
 
 
 class FairseqLinformerPlugin(SearchPathPlugin):

@@ -4,7 +4,7 @@ import os
 import sys
 
 import pytest
-from fairseq.dataclass.utils import merge_with_parent
+import torch
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 from omegaconf import OmegaConf
 from torch._utils import ExceptionWrapper
@@ -14,6 +14,8 @@ from fairseq_linformer.cli.fairseq_errors import install_excepthook, report
 from fairseq_linformer.errors import UserError, check
 from fairseq_linformer.model.config import LinformerRobertaConfig
 from tests.helpers.configs import composed
+
+WITHOUT_A_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="the profiler starts")
 
 
 def reject():
@@ -52,11 +54,12 @@ def printed(capsys, mistake):
         (reject_in_worker, "k=3"),
         (lambda: raise_while_handling(Exception("please ensure that the architectures match")), "k=3"),
         (lambda: MaskedLMTask.setup_task(MaskedLMConfig(data="gone")), "gone/dict.txt"),
-        (lambda: merge_with_parent(LinformerRobertaConfig(), OmegaConf.create({"attention": "linfomer"})), "attention"),
+        (lambda: OmegaConf.structured(LinformerRobertaConfig).__setattr__("attention", "linfomer"), "mean linformer?"),
         (lambda: str(OmegaConf.structured(MaskedLMConfig).data), "data"),
         (lambda: composed("pretrain", "tiny_512", "task.data=D", "modle.dropout=0"), "did you mean model.dropout?"),
         (lambda: composed("pretrain", "tiny_512", "task.data=D", "model=tiny_521"), "did you mean tiny_512?"),
         (lambda: composed("pretrain", "tiny_512", "task.data=D", "optimization.max_update=x"), "max_update=x"),
+        pytest.param(torch.cuda.profiler.profile().__enter__, "common.profile", marks=WITHOUT_A_GPU),
     ],
 )
 def test_an_error_of_the_user_is_one_line(mistake, name, capsys):

@@ -152,7 +152,8 @@ def test_a_run_is_not_complete_for_another_configuration(trained, tmp_path):
     before = {path: path.read_bytes() for path in (tmp_path / "run").glob("*.*")}
     assert "attention: linformer" in before[tmp_path / "run/config.yaml"].decode()
     output = run(*with_hydra(trained / "data", "run", 6, "task.mask_prob=0.4"), cwd=tmp_path, status=1)
-    assert "task.mask_prob was 0.15, is 0.4" in last_line(output)
+    assert "task.mask_prob was 0.15, is 0.4" in last_line(output) and "linformer convert" in last_line(output)
+    assert "Error executing job" not in output, "Hydra's line of all overrides"
     assert {path: path.read_bytes() for path in (tmp_path / "run").glob("*.*")} == before
 
 
