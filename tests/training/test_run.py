@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 
 from fairseq_linformer.checkpoint import read_progress
 from fairseq_linformer.errors import UserError
+from fairseq_linformer.training import configuration
 from fairseq_linformer.training.fused_adam import FairseqAdam as FusedFairseqAdam
 from fairseq_linformer.training.options import RESET, checkpoint_to_load
 from fairseq_linformer.training.run import Run, TimedSaving
@@ -69,6 +70,14 @@ def test_a_run_below_its_limits_resumes_from_a_complete_checkpoint(folder, limit
     torch_persistent_save(state(5, task_state={"vocabulary": {"dictionary": "old"}}), str(last))
     with pytest.raises(UserError, match="another dictionary"):
         Run(config(folder), {"dictionary": "new"}, "")
+
+
+def test_a_log_interval_that_was_typed_stays(tmp_path, monkeypatch):
+    """By default a short run logs twenty times."""
+    monkeypatch.setattr(configuration, "typed_command", lambda: ["fairseq-hydra-train", "common.log_interval=50"])
+    cfg = config(tmp_path, **{"common.log_interval": 50})
+    Run(cfg, {}, "")
+    assert cfg.common.log_interval == 50
 
 
 @pytest.mark.parametrize(("patience", "is_complete"), [(3, True), (4, False), (-1, False)])

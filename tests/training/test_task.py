@@ -25,6 +25,7 @@ from fairseq_linformer.training.task import is_not_finite
 from fairseq_linformer.training.text_prediction import TextPredictionConfig
 from tests.helpers.configs import composed
 from tests.helpers.inputs import Numbers
+from tests.helpers.models import SIZES
 
 BOS, PAD, EOS = 0, 1, 2
 LENGTH = 12
@@ -409,6 +410,12 @@ def test_a_run_that_ends_within_its_warm_up_logs_a_warning(pretraining, caplog):
 def test_gradients_that_differ_between_ranks_are_no_divergence(error, expected):
     """fairseq raises the same error for both, with the norm of each rank."""
     assert is_not_finite(error) == expected
+
+
+def test_a_frozen_encoder_leaves_the_head_to_train(texts):
+    model = task_of(texts, freeze_encoder=True).build_model(OmegaConf.create({"_name": "linformer_roberta", **SIZES}))
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    assert trained and all(name.startswith("classification_heads.head.") for name in trained)
 
 
 def test_the_mark_of_a_random_lm_head_is_kept_until_it_is_trained(corpus):
