@@ -42,7 +42,7 @@ def validate(config: Architecture) -> None:
     check("first_attention_norm", first, first or before, "true with encoder_normalize_before=false")
     check_width("local_conv", config.local_conv)
     check("classifier_pooling", config.classifier_pooling, config.classifier_pooling in POOLINGS, " or ".join(POOLINGS))
-    check("layer_norm_eps", config.layer_norm_eps, 0 < config.layer_norm_eps < 1, "above 0 and below 1")
+    check("layer_norm_eps", config.layer_norm_eps, config.layer_norm_eps > 0, "above 0")
     for name in ("dropout", "attention_dropout", "activation_dropout", "pooler_dropout"):
         check_probability(name, getattr(config, name))
 

@@ -272,6 +272,7 @@ def test_hidden_states_embeddings_and_tuples(model):
 def test_arguments_of_other_encoders_have_no_effect(model):
     """PEFT passes output_attentions in each call."""
     hf.LinformerRobertaModel(model.config, add_pooling_layer=False)
+    hf.LinformerRobertaModel(hf.LinformerRobertaConfig(**SMALL, layer_norm_eps=1.0))  # as in tests of transformers
     ignored = {"token_type_ids": torch.zeros_like(rows()), "head_mask": None, "use_cache": False}
     positions = torch.arange(N).expand(2, -1)
     for position_ids in (positions, (positions + 2).masked_fill(rows().eq(1), 1)):  # BERT's and RoBERTa's
