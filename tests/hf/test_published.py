@@ -213,6 +213,9 @@ def test_names_of_special_tokens_in_a_text_are_text(tmp_path):
     assert hub.decode(hub.encode("the dog sees 漢 houses")) == "the dog sees [UNK] houses"
     filled = {piece: text for text, _, piece in hub.fill_mask("the <mask> sees", topk=len(hub.task.source_dictionary))}
     assert filled[" dog"] == "the dog sees" and filled["s"] == "thes sees", "##s continues a word"
+    (tmp_path / "BertModel-in" / "dict.txt").write_text("other 1\n")
+    with pytest.raises(UserError, match="in its folder belongs to another model"):
+        LinformerRobertaModel.from_pretrained(str(tmp_path / "BertModel-in"))
 
 
 @pytest.mark.parametrize("make", [word_pieces, unigrams, lower_unigrams])
