@@ -23,7 +23,6 @@ from fairseq_linformer.data.dictionaries import load_dictionary
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.files import digest_file
 from tests.helpers import ROOT
-from tests.helpers.commands import run
 from tests.helpers.exports import HEAD, N, hub_of, rows, write_fine_tuned, write_pretrained
 from tests.helpers.models import small, tokens
 
@@ -326,21 +325,3 @@ def test_invalid_overrides_are_rejected_before_anything_is_written(source, tmp_p
     with pytest.raises(UserError, match=override.removeprefix("model.")):
         convert(source, tmp_path / "out", [override])
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_converted_model_is_trained_with_its_teacher(corpus_source, corpus, tmp_path):
-    """The training of docs/conversion.md, on longer sequences."""
-    longer = f"model.max_positions={2 * N}"
-    convert(corpus_source, tmp_path / "teacher", [longer])
-    convert(corpus_source, tmp_path / "student", [*LINFORMER, longer, "model.projected_length=5"])
-    words = ["fairseq-hydra-train", "--config-dir", ROOT / "configs/pretrain", "--config-name", "continue"]
-    words += [f"task.data={corpus}", "checkpoint.finetune_from_model=student/checkpoint.pt", "dataset.num_workers=0"]
-    words += ["common.cpu=true", "optimization.max_update=2", "lr_scheduler.warmup_updates=1", "optimization.lr=[0.01]"]
-    words += ["recipe=tiny", "criterion=masked_lm_distillation", "common.log_interval=1"]
-    printed = run(*words, "criterion.teacher=teacher/checkpoint.pt", "checkpoint.save_dir=on", cwd=tmp_path)
-    assert "layer_error=" in printed and "divergence=" in printed
-    trained = torch.load(tmp_path / "on/checkpoint_last.pt", weights_only=True)
-    model, task = trained["cfg"]["model"], trained["cfg"]["task"]
-    assert task["tokens_per_sample"] == model["max_positions"] == 2 * N
-    assert (model["projection"], model["local_conv"]) == ("mean-pool", 3)

@@ -1,6 +1,5 @@
 """The model: sizes, lengths, padding, RoBERTa's options, agreement with fairseq's RoBERTa."""
 
-import re
 from argparse import Namespace
 from functools import partialmethod
 
@@ -14,7 +13,6 @@ from fairseq_linformer.attention.linformer import PROJECTIONS, SHARINGS
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.model.parts import LocalConvolution
 from fairseq_linformer.model.roberta import LinformerRobertaModel
-from tests.helpers import ROOT
 from tests.helpers.models import (
     DEVICE,
     MODELS,
@@ -266,13 +264,6 @@ def test_activation_checkpointing_keeps_the_input_of_each_layer_and_offload_move
     assert kept(**OFFLOADED) == (0, names)
 
 
-def test_untied_weights_and_pruned_layers():
-    tied, untied = small(), small(untie_weights_roberta=True)
-    assert tied.encoder.lm_head.weight is tied.encoder.sentence_encoder.embed_tokens.weight
-    assert untied.encoder.lm_head.weight is not untied.encoder.sentence_encoder.embed_tokens.weight
-    assert len(small(encoder_layers_to_keep="1").encoder.sentence_encoder.layers) == 1
-
-
 @pytest.mark.parametrize("options", [{}, {"encoder_normalize_before": True}, RECOMPUTED], ids=str)
 def test_the_last_layer_at_some_positions_only(options):
     """Outputs and gradients are those of all positions, for masked ones and, with a classification head, for <s>."""
@@ -312,11 +303,3 @@ def test_a_head_on_the_mean_over_the_text(options):
         torch.testing.assert_close(logits[row : row + 1], head(features.mean(1, keepdim=True)), atol=1e-12, rtol=0)
     with_states, extra = model(batch, True, return_all_hiddens=True, classification_head_name="head")
     assert torch.equal(with_states, logits) and len(extra["inner_states"]) == 3
-
-
-def test_the_layers_do_not_import_fairseq():
-    """tests/hf/test_exporting.py runs them in a process without it."""
-    modules = ("architecture", "batch", "encoder", "lm_head", "parts", "validation")
-    package = ROOT / "fairseq_linformer"
-    for path in (*package.glob("attention/**/*.py"), *(package / "model" / f"{name}.py" for name in modules)):
-        assert not re.search(r"^\s*(?:from|import) (?:fairseq|hydra|omegaconf)\b", path.read_text(), re.MULTILINE), path

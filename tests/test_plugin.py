@@ -15,7 +15,7 @@ import fairseq_linformer
 
 assert not {"torch", "fairseq"} & sys.modules.keys()
 sys.modules["fairseq"] = None
-import fairseq_linformer.attention, fairseq_linformer.hf
+import fairseq_linformer.attention.kernels.flex, fairseq_linformer.hf, fairseq_linformer.model.lm_head
 assert "fairseq_linformer.plugin" not in sys.modules
 del sys.modules["fairseq"]
 from fairseq_linformer.checkpoint import read_checkpoint

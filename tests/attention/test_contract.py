@@ -11,22 +11,20 @@ from itertools import cycle
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from fairseq_linformer.attention import ATTENTIONS, get_attention, register_attention
-from fairseq_linformer.attention.linformer import PROJECTIONS, SHARINGS, embedding_first
+from fairseq_linformer.attention.linformer import PROJECTIONS, SHARINGS, ProjectedAttention, embedding_first
 from fairseq_linformer.attention.projection import NOISE
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.precision import with_bfloat16_products
-from tests.helpers.layers import D, N, build
+from tests.helpers.layers import D, LargestTensor, N, build
 from tests.reference import naive_attention
 
 HEADS, SIZES = cycle((3, 2)), cycle(({"heads": 3, "k": 5}, {"heads": 2, "k": 15}, {"heads": 6, "k": 1}))
 CASES = [
     (name, {"heads": next(HEADS), **options})
     for name, kind in ATTENTIONS.items()
-    if not kind.USES_PROJECTION
+    if not issubclass(kind, ProjectedAttention)
     for options in kind.Options.TEST_CASES
 ]
 CASES += [
@@ -193,18 +191,6 @@ def test_dropout_applies_in_training_alone(name, options):
     assert not torch.equal(attention(x), attention(x))
     attention.eval()
     torch.testing.assert_close(attention(x), build(name, **options)[0](x))
-
-
-class LargestTensor(TorchDispatchMode):
-    """Record the number of elements of the largest tensor that is created."""
-
-    elements = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        sizes = [tensor.numel() for tensor in tree_leaves(result) if isinstance(tensor, torch.Tensor)]
-        self.elements = max([self.elements, *sizes])
-        return result
 
 
 AT_DEFAULTS = [(name, {}) for name in ATTENTIONS if name != "alternating"]  # its layers are softmax's and longformer's
@@ -396,14 +382,6 @@ def test_windows_per_layer_have_no_parameters():
     for layer, windowed, equal in zip(without, with_windows, (True, False), strict=True):
         windowed.load_state_dict(layer.state_dict())
         assert torch.equal(layer(x), windowed(x)) == equal
-
-
-@pytest.mark.parametrize("options", [{"frozen": True}, {"projection": "random"}], ids=str)
-def test_frozen_and_random_projections_are_not_trained_and_are_kept_in_checkpoints(options):
-    layer = build("linformer", sharing="headwise", **options)[0]
-    trained = [name for name, parameter in layer.named_parameters() if parameter.requires_grad]
-    assert trained and not any("projection" in name for name in trained)
-    assert "key_projection.weight" in layer.state_dict()
 
 
 def test_the_registry_rejects_duplicates_and_unknown_names():

@@ -115,16 +115,3 @@ def test_reformer():
     inner = (chunk > 0) & (chunk < chunks - 1)
     outputs = (ours.split_heads(out)[inner] for out in (ours(x), expected.hidden_states))
     torch.testing.assert_close(*outputs, atol=1e-4, rtol=1e-4)
-
-
-def test_rotation():
-    """ModernBERT's, which is LLaMA's."""
-    theirs = transformers_module("modernbert")
-    attention, length = build("softmax", positions="rotary", d=48, heads=HEADS)[0], 9
-    queries = torch.randn(2, HEADS, length, 16)
-    angles = torch.arange(length)[:, None] * 20.0 ** (-torch.arange(0, 16, 2) / 16)
-    angles = torch.cat([angles, angles], dim=1)[None]
-    expected = theirs.apply_rotary_pos_emb(queries, queries, angles.cos(), angles.sin())[0]
-    torch.testing.assert_close(attention.rotated(queries), expected)
-    rows = queries.transpose(1, 2).flatten(2)
-    torch.testing.assert_close(attention.split_heads(attention.rotated(rows)), expected, msg="as (B, n, d)")

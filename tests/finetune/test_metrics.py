@@ -1,7 +1,6 @@
-"""The metrics compared with their definitions."""
+"""Metrics where they are not defined, and of entities; test_criterion.py compares the others with their definitions."""
 
 import math
-from collections import Counter
 
 import pytest
 
@@ -9,34 +8,12 @@ from fairseq_linformer.data.task_record import KINDS, own_task
 from fairseq_linformer.data.tasks import TASKS
 from fairseq_linformer.finetune.metrics import METRICS, score
 
-TARGETS = ["1", "0", "1", "1", "0", "0", "1", "0", "1"]
-PREDICTIONS = ["1", "1", "1", "0", "0", "0", "1", "0", "0"]
 
-
-def correlation(a, b):
-    mean_a, mean_b = sum(a) / len(a), sum(b) / len(b)
-    covariance = sum((x - mean_a) * (y - mean_b) for x, y in zip(a, b, strict=True))
-    return covariance / math.sqrt(sum((x - mean_a) ** 2 for x in a) * sum((y - mean_b) ** 2 for y in b))
-
-
-def test_accuracy_f1_and_matthews():
-    counts = Counter(zip(TARGETS, PREDICTIONS, strict=True))
-    true_1, true_0, false_1, false_0 = (counts[pair] for pair in (("1", "1"), ("0", "0"), ("0", "1"), ("1", "0")))
-    f1 = 2 * true_1 / (2 * true_1 + false_1 + false_0)
-    expected = {"accuracy": 100 * (true_1 + true_0) / len(TARGETS), "f1": 100 * f1}
-    assert score(TASKS["MRPC"], TARGETS, PREDICTIONS) == pytest.approx(expected)
-    root = math.sqrt((true_1 + false_1) * (true_1 + false_0) * (true_0 + false_1) * (true_0 + false_0))
-    expected = 100 * (true_1 * true_0 - false_1 * false_0) / root
-    assert score(TASKS["CoLA"], TARGETS, PREDICTIONS) == pytest.approx({"mcc": expected})
-
-
-def test_correlations():
+def test_a_narrow_range_of_scores_is_not_constant():
     targets, predictions = [5.0, 1.0, 3.0, 0.0, 4.0], [4.0, 2.0, 5.0, 1.0, 3.0]
-    ranks = [[sorted(values).index(value) for value in values] for values in (targets, predictions)]
-    expected = {"pearson": 100 * correlation(targets, predictions), "spearman": 100 * correlation(*ranks)}
-    for scale in (1.0, 1e-3):  # a narrow range is not constant
-        scaled = ([scale * value for value in values] for values in (targets, predictions))
-        assert score(TASKS["STS-B"], *scaled) == pytest.approx(expected)
+    expected = score(TASKS["STS-B"], targets, predictions)
+    narrow = ([1e-3 * value for value in values] for values in (targets, predictions))
+    assert min(expected.values()) > 0 and score(TASKS["STS-B"], *narrow) == pytest.approx(expected)
 
 
 @pytest.mark.filterwarnings("error")
@@ -70,29 +47,12 @@ def test_every_metric_of_a_record_is_known():
     assert all({*task.headline} <= {*task.metrics} for task in records)
 
 
-def test_several_labels():
-    """Micro F1 counts over all classes, macro F1 averages theirs; accuracy is the share of rows without any error."""
-    task = own_task("own", "multi-label", ("a", "b", "c"))
-    targets, predictions = [("a", "b"), ("b",), (), ("c",)], [("a",), ("b", "c"), (), ("c",)]
-    micro, macro = 2 * 3 / (2 * 3 + 1 + 1), (1 + 2 / 3 + 2 / 3) / 3
-    expected = {"micro_f1": 100 * micro, "macro_f1": 100 * macro, "accuracy": 50.0}
-    assert score(task, targets, predictions) == pytest.approx(expected)
-
-
 @pytest.mark.filterwarnings("error")
 def test_several_labels_of_which_one_or_none_occurs():
     task = own_task("own", "multi-label", ("a", "b"))
     one = score(task, [("a",), (), ("a",), ()], [("a",), ("a",), (), ()])
     assert one == pytest.approx({"micro_f1": 50.0, "macro_f1": 50.0, "accuracy": 50.0})
     assert score(task, [(), ()], [(), ()]) == {"micro_f1": 0.0, "macro_f1": 0.0, "accuracy": 100.0}
-
-
-def test_tags_of_words():
-    """Each word has the same weight: a long row counts more than a short one."""
-    task = own_task("own", "token-label", ("NOUN", "VERB"))
-    targets, predictions = [("NOUN", "VERB", "NOUN"), ("VERB",)], [("NOUN", "VERB", "VERB"), ("VERB",)]
-    noun, verb = 2 * 1 / (2 * 1 + 1), 2 * 2 / (2 * 2 + 1)
-    assert score(task, targets, predictions) == pytest.approx({"accuracy": 75.0, "macro_f1": 50 * (noun + verb)})
 
 
 def test_entities():

@@ -131,6 +131,12 @@ def with_hydra(data, save_dir, updates, *more):
     return ["fairseq-hydra-train", *HYDRA, *sizes, *schedule, *rest, *paths, "common.cpu=true", *more]
 
 
+def continuing(data, *more) -> list:
+    """fairseq-hydra-train from a checkpoint that ``checkpoint.finetune_from_model`` names."""
+    words = ["--config-dir", ROOT / "configs/pretrain", "--config-name", "continue", f"task.data={data}"]
+    return ["fairseq-hydra-train", *words, "common.cpu=true", "dataset.num_workers=0", *more]
+
+
 def fine_tuning(data, *more) -> list:
     """fairseq-hydra-train on a prepared task, from random parameters."""
     words = [f"task.data={data}", "model=tiny_512", "checkpoint.finetune_from_model=null", "common.cpu=true"]

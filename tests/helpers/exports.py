@@ -9,6 +9,7 @@ from fairseq.dataclass.configs import FairseqConfig
 from omegaconf import OmegaConf
 
 from fairseq_linformer.attention import ATTENTIONS
+from fairseq_linformer.attention.linformer import ProjectedAttention
 from fairseq_linformer.data.dictionaries import DICTIONARY_FILE
 from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.data.prepare.labelled_folder import write_labelled
@@ -37,7 +38,7 @@ MECHANISMS = [
     {
         "attention": name,
         **({} if kind.HAS_WEIGHTS else {"attention_dropout": 0.0}),
-        **({"projected_length": 5} if kind.USES_PROJECTION else {}),
+        **({"projected_length": 5} if issubclass(kind, ProjectedAttention) else {}),
         **options,
     }
     for name, kind in ATTENTIONS.items()

@@ -41,6 +41,22 @@ def sentences(number: int, seed: int) -> str:
     return "\n".join(lines) + "\n"
 
 
+def difficult(count: int) -> list[str]:
+    """Texts of characters of all kinds, runs of spaces, words, and names of tokens of several vocabularies."""
+    draw = random.Random(0)
+    ranges = [(1, 0x80), (0x80, 0x600), (0x300, 0x370), (0x900, 0xE00), (0x1100, 0x1200), (0x2000, 0x3100)]
+    ranges += [(0x4E00, 0xA000), (0xAC00, 0xD7A4), (0xF900, 0x10000), (0x1F300, 0x1FB00), (0x20000, 0x20100)]
+    parts = ["the", "dogs", "unbelievable", "##s", "Orlim", "don't", "...", "12 345", "<", "▁", "\t\t", "\r\n", "\n\n"]
+    parts += ["[E1]", "[unused0]", "[unused1]", "|||EMAIL_ADDRESS|||", "<|padding|>"]
+
+    def part() -> str:
+        if draw.random() < 0.2:
+            return " " * draw.choice([1, 2, 3, 4, 23, 24, 25, 60])
+        return draw.choice(parts) if draw.random() < 0.5 else chr(draw.randrange(*draw.choice(ranges)))
+
+    return ["", " ", "x" * 200, *("".join(part() for _ in range(draw.randrange(40))) for _ in range(count))]
+
+
 def write_sst_2(source: Path) -> None:
     """A folder in GLUE's layout whose SST-2 ten updates can learn: the animal of the sentence is its label."""
     folder = source / "SST-2"

@@ -3,6 +3,8 @@
 from argparse import Namespace
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from fairseq_linformer.attention import get_attention
 from fairseq_linformer.attention.linformer import PROJECTIONS
@@ -61,3 +63,15 @@ def leaving_heads(attention, x, first_values=None):
     attention(x, None, *(() if first_values is None else (first_values,)))
     del attention.join_heads
     return heads[0]
+
+
+class LargestTensor(TorchDispatchMode):
+    """Record the number of elements of the largest tensor that is created."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        sizes = [tensor.numel() for tensor in tree_leaves(result) if isinstance(tensor, torch.Tensor)]
+        self.elements = max([self.elements, *sizes])
+        return result

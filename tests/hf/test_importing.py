@@ -26,9 +26,8 @@ from fairseq_linformer.errors import UserError
 from fairseq_linformer.hf.exporting import CLASSIFIER_REMARK, DRAWN_HEAD_REMARK, export
 from fairseq_linformer.hf.importing import DRAWN, import_folder
 from fairseq_linformer.training.launch import pretraining_command
-from tests.helpers import ROOT
 from tests.helpers.checkpoints import assert_same_weights
-from tests.helpers.commands import run
+from tests.helpers.commands import continuing, run
 from tests.helpers.exports import HEAD, hub_of, write_pretrained
 from tests.helpers.inputs import sentences
 from tests.helpers.stock import write_stock
@@ -146,8 +145,6 @@ def test_imported_checkpoint_is_trained(tmp_path, vocabulary, monkeypatch):
     files = ["--train", "train.txt", "--valid", "train.txt", "--out", "data", "--tokenizer", "imported"]
     main(["prepare", "corpus", *files, "--workers", "1"])
     assert " continue " in pretraining_command(Path("data"), read_named_checkpoint(Path("imported")))
-    words = ["--config-dir", ROOT / "configs/pretrain", "--config-name", "continue", "recipe=tiny", "task.data=data"]
-    words += ["checkpoint.finetune_from_model=imported/checkpoint.pt", "checkpoint.save_dir=on", "common.cpu=true"]
-    words += ["optimization.max_update=1", "optimization.lr=[0.0]", "dataset.num_workers=0"]
-    run("fairseq-hydra-train", *words, cwd=tmp_path)
+    words = ["recipe=tiny", "checkpoint.finetune_from_model=imported/checkpoint.pt", "checkpoint.save_dir=on"]
+    run(*continuing("data", *words, "optimization.max_update=1", "optimization.lr=[0.0]"), cwd=tmp_path)
     assert_same_weights(checkpoint, tmp_path / "on/checkpoint_last.pt")

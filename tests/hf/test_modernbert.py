@@ -1,7 +1,6 @@
 """ModernBERT, built at random by transformers: import compared with it, export as its own classes, conversion."""
 
 import json
-import random
 import re
 from functools import cache
 from pathlib import Path
@@ -21,11 +20,10 @@ from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.hf.exporting import export
 from fairseq_linformer.hf.importing import import_folder
-from tests.helpers import ROOT
 from tests.helpers.checkpoints import assert_same_weights
-from tests.helpers.commands import run
+from tests.helpers.commands import continuing, run
 from tests.helpers.exports import HEAD, hub_of, write_fine_tuned
-from tests.helpers.inputs import TEXT, sentences
+from tests.helpers.inputs import TEXT, difficult, sentences
 from tests.helpers.models import MODERN
 from tests.helpers.stock import write_modules
 
@@ -73,12 +71,8 @@ def tokenizer() -> PreTrainedTokenizerFast:
 def write_modernbert(folder: Path, kind: str = "ModernBertForMaskedLM", **options):
     """Write and return a model with random weights; its embeddings have more rows than there are tokens."""
     tokenizer().save_pretrained(folder)
-    ids = {f"{name[:-6]}_token_id": tokenizer().convert_tokens_to_ids(SPECIAL[name]) for name in SPECIAL}
-    ids = {
-        "pad_token_id": ids["pad_token_id"],
-        "bos_token_id": ids["cls_token_id"],
-        "eos_token_id": ids["sep_token_id"],
-    }
+    roles = {"pad_token_id": "pad_token", "bos_token_id": "cls_token", "eos_token_id": "sep_token"}
+    ids = {name: tokenizer().convert_tokens_to_ids(SPECIAL[role]) for name, role in roles.items()}
     sizes = {"vocab_size": len(tokenizer()) + 8, **ids, **options}
     torch.manual_seed(0)
     model_class = getattr(transformers, kind)
@@ -153,32 +147,6 @@ def test_other_layers_are_rejected(tmp_path, changes, name):
     assert not (tmp_path / "in").exists()
 
 
-def difficult(count: int) -> list[str]:
-    """Return texts of characters of all kinds, runs of spaces, control characters and names of tokens."""
-    draw = random.Random(0)
-    ranges = [(0, 0x20), (0x20, 0x80), (0x80, 0x600), (0x300, 0x370), (0x900, 0xE00), (0x1100, 0x1200)]
-    ranges += [(0x2000, 0x3100), (0x4E00, 0xA000), (0xAC00, 0xD7A4), (0xF900, 0x10000), (0x1F300, 0x1FB00)]
-    parts = [
-        "the",
-        "Orlim",
-        "don't",
-        "\t\t",
-        "\r\n",
-        "\n\n",
-        "|||EMAIL_ADDRESS|||",
-        "[unused1]",
-        "<|padding|>",
-        "12 345",
-    ]
-
-    def part() -> str:
-        if draw.random() < 0.3:
-            return " " * draw.choice([1, 2, 3, 4, 23, 24, 25, 60])
-        return draw.choice(parts) if draw.random() < 0.5 else chr(draw.randrange(*draw.choice(ranges)))
-
-    return ["", " ", *("".join(part() for _ in range(draw.randrange(40))) for _ in range(count - 2))]
-
-
 def test_ids_of_two_thousand_difficult_texts(tmp_path):
     """Names of the five special tokens in a text are text, as in every imported tokenizer."""
     write_modernbert(tmp_path / "source", **SMALL)
@@ -241,7 +209,6 @@ def test_fine_tuned_classifiers(tmp_path, kind, changes, name):
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["architectures"] == [name] and ("auto_map" in config) == name.startswith("Linformer")
     import_folder(tmp_path / "out", tmp_path / "back")
-
     but = "lm_head" if name.startswith("Modern") else None
     assert_same_weights(checkpoint, tmp_path / "back" / UNTRAINED, but)
 
@@ -276,15 +243,7 @@ def test_the_commands_of_the_page(tmp_path):
     run("linformer", "import", "tiny", "--out", "modernbert", cwd=tmp_path)
     files = ("--train", "train.txt", "--valid", "valid.txt", "--tokenizer", "modernbert", "--workers", 1)
     run("linformer", "prepare", "corpus", *files, "--out", "data", cwd=tmp_path)
-    words = [
-        "fairseq-hydra-train",
-        "--config-dir",
-        ROOT / "configs/pretrain",
-        "--config-name",
-        "continue",
-        "recipe=tiny",
-    ]
-    words += ["task.data=data", "dataset.num_workers=0", "common.cpu=true", "lr_scheduler.warmup_updates=20"]
+    words = continuing("data", "recipe=tiny", "lr_scheduler.warmup_updates=20")
     mine = ("checkpoint.finetune_from_model=modernbert/checkpoint.pt", "checkpoint.save_dir=runs/mine")
     printed = run(*words, *mine, "optimization.max_update=200", "common.log_interval=50", cwd=tmp_path)
     losses = [float(loss) for loss in re.findall(r" loss=([\d.]+)", printed)]
@@ -293,7 +252,10 @@ def test_the_commands_of_the_page(tmp_path):
     run("linformer", "convert", "runs/mine", "--out", "linear", *linear, "model.projected_length=16", cwd=tmp_path)
     taught = ("checkpoint.finetune_from_model=linear/checkpoint.pt", "checkpoint.save_dir=runs/linear")
     taught += ("criterion=masked_lm_distillation", "criterion.teacher=runs/mine", "optimization.max_update=25")
-    assert "divergence=" in run(*words, *taught, "common.log_interval=5", cwd=tmp_path)
+    printed = run(*words, *taught, "common.log_interval=5", cwd=tmp_path)
+    assert "divergence=" in printed and "layer_error=" in printed
+    trained = torch.load(tmp_path / "runs/linear/checkpoint_last.pt", weights_only=True)
+    assert trained["cfg"]["task"]["tokens_per_sample"] == 64, "as long as the model"
     for folder, name in (("mine", "ModernBertForMaskedLM"), ("linear", "LinformerRobertaForMaskedLM")):
         run("linformer", "export", f"runs/{folder}", "--out", f"{folder}-out", cwd=tmp_path)
         assert json.loads((tmp_path / f"{folder}-out" / "config.json").read_text())["architectures"] == [name]

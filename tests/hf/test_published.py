@@ -1,7 +1,6 @@
 """Import of BERT and its variants, compared with transformers: hidden states, ids, heads, and export."""
 
 import json
-import random
 from functools import partial
 from pathlib import Path
 
@@ -26,11 +25,12 @@ from fairseq_linformer.errors import UserError
 from fairseq_linformer.hf.exporting import export
 from fairseq_linformer.hf.importing import DRAWN, import_folder, write_json_tokenizer
 from fairseq_linformer.hf.published import PAIRS_REMARK
-from fairseq_linformer.hf.tokenizer import SAMPLE, write_tokenizer
+from fairseq_linformer.hf.tokenizer import write_tokenizer
 from fairseq_linformer.sentence_modules import read_sentence_modules
 from fairseq_linformer.training.launch import pretraining_command
 from tests.helpers.checkpoints import assert_same_weights
 from tests.helpers.exports import HEAD, hub_of
+from tests.helpers.inputs import difficult
 from tests.helpers.stock import write_modules
 
 MINILM = Path("~/.cache/linformer/all-MiniLM-L6-v2").expanduser()
@@ -166,19 +166,6 @@ def test_hidden_states_and_logits_equal_those_of_transformers(tmp_path, kind, op
         torch.testing.assert_close(hub.model(ours, classification_head_name=HEAD)[0], expected, rtol=1e-5, atol=1e-5)
     assert ("left out: bert.pooler.dense" in remarks) == (kind == "BertModel")
     assert (PAIRS_REMARK in remarks) == (kind == "BertForSequenceClassification"), "it has two token types"
-
-
-def difficult(count: int) -> list[str]:
-    """Return texts of characters of all kinds and of words."""
-    draw = random.Random(0)
-    ranges = [(1, 0x80), (0x80, 0x600), (0x900, 0xE00), (0x2000, 0x3100), (0x4E00, 0xA000), (0xF900, 0x10000)]
-    ranges += [(0x1F300, 0x1FB00), (0x20000, 0x20100)]
-    parts = ["the", "dogs", "unbelievable", "##s", " ", "  ", "\t", "...", "don't", "[E1]", "[unused0]", "<", "▁"]
-
-    def part() -> str:
-        return draw.choice(parts) if draw.random() < 0.4 else chr(draw.randrange(*draw.choice(ranges)))
-
-    return [*SAMPLE, "x" * 200, *("".join(part() for _ in range(draw.randrange(40))) for _ in range(count))]
 
 
 @pytest.mark.parametrize("make", [word_pieces, unigrams, partial(bytes_in_pairs, True), partial(bytes_in_pairs, False)])

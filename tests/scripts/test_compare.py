@@ -108,25 +108,6 @@ def test_every_mechanism_is_compared():
     assert {word.partition("=")[2] for word in words if word.startswith("model.attention=")} == ATTENTIONS.keys()
 
 
-@pytest.mark.exhaustive
-def test_a_comparison_continues(corpus, tmp_path):
-    sizes = ["model.encoder_embed_dim=32", "model.encoder_attention_heads=2", "model.max_positions=32"]
-    sizes += ["model.projected_length=8", "common.cpu=true", "lr_scheduler.warmup_updates=1"]
-    variants = ["--variant", "softmax", "model.attention=softmax", "--variant", "linformer"]
-    words = ["--data", str(corpus), "--seeds", "1", "--learning-rates", "0.01", "--updates", "4", "--rounds", "1"]
-    words += ["--jobs", "1", *variants, "--all", *sizes, "--out", str(tmp_path / "out")]
-    compare.main([*words, "--only", "softmax"])
-    first = tmp_path / "out/softmax/lr0.01/seed1/checkpoint_last.pt"
-    written = first.stat().st_mtime_ns
-    compare.main(words)
-    assert first.stat().st_mtime_ns == written, "a complete run is not repeated"
-    rows = json.loads((tmp_path / "out/results.json").read_text())["variants"]
-    assert all(row["update"]["seconds"] > 0 for row in rows)
-    assert [row["share"] for row in rows] == [1.0, 8 / 32]
-    for name in ("results.md", "perplexity.png", "distance.png"):
-        assert (tmp_path / "out" / name).is_file()
-
-
 @pytest.mark.parametrize(("selection", "low", "high"), [("exact", 1.0, 1.0), ("random", 0.1, 0.3)])
 def test_the_quality_of_a_selection_is_relative_to_the_keys_of_highest_score(selection, low, high):
     """Of 64 keys, 12 are local and 12 are selected."""

@@ -23,9 +23,8 @@ from fairseq_linformer.training.distillation import (
     pool,
 )
 from fairseq_linformer.training.masked_lm import freeze_but_positions
-from tests.helpers import ROOT
 from tests.helpers.checkpoints import assert_same_weights
-from tests.helpers.commands import run
+from tests.helpers.commands import continuing, run
 from tests.helpers.exports import write_pretrained
 from tests.helpers.models import small, tokens
 from tests.helpers.teachers import task_of, write_teacher
@@ -252,11 +251,10 @@ def test_encoder_on_the_command_line(corpus, tmp_path):
     source = write_pretrained(tmp_path / "source", corpus, attention="softmax")
     longer = ["model.attention=linformer", "model.projection=mean-pool", "model.projected_length=5"]
     convert(source, tmp_path / "start", [*longer, "model.max_positions=30"])
-    words = ["fairseq-hydra-train", "--config-dir", ROOT / "configs/pretrain", "--config-name", "continue"]
-    words += ["recipe=encoder", f"task.data={corpus}", f"criterion.teacher={source.parent}"]
-    words += ["checkpoint.finetune_from_model=start/checkpoint.pt", "common.cpu=true", "dataset.num_workers=0"]
+    words = continuing(corpus, "recipe=encoder", f"criterion.teacher={source.parent}")
+    words += ["checkpoint.finetune_from_model=start/checkpoint.pt", "dataset.max_tokens=300"]
     words += ["optimization.lr=[0.01]", "lr_scheduler.warmup_updates=1", "lr_scheduler.total_num_update=4"]
-    words += ["dataset.max_tokens=300", "checkpoint.save_interval_updates=2", "common.log_interval=1"]
+    words += ["checkpoint.save_interval_updates=2", "common.log_interval=1"]
     for folder, updates in (("whole", 4), ("parts", 2), ("parts", 4)):
         printed = run(*words, f"optimization.max_update={updates}", f"checkpoint.save_dir={folder}", cwd=tmp_path)
         assert f"best checkpoint: {folder}/checkpoint_best.pt, cosine 0." in printed

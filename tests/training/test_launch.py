@@ -99,24 +99,6 @@ def test_a_complete_run_is_not_repeated_and_other_settings_are_rejected(calls, d
     assert len(calls.read_text().splitlines()) == 1
 
 
-def test_other_content_of_data_or_initial_checkpoint_is_rejected(calls, data, tmp_path):
-    """Content is compared, not names and times: moved data is the same."""
-    initial = tmp_path / "initial.pt"
-    initial.write_bytes(b"weights")
-    words = [data, override("checkpoint.finetune_from_model", initial)]
-    train("pretrain/tiny_512", words, tmp_path / "run", 2)
-    bin_file = tmp_path / "data" / "input0" / "train.bin"
-    for file, content, part in ((bin_file, b"54321", "data"), (initial, b"WEIGHTS", "checkpoint")):
-        before = file.read_bytes()
-        file.write_bytes(content)
-        os.utime(file, (1, 1))  # older than the run
-        with pytest.raises(UserError, match=rf"{part} .*other content"):
-            train("pretrain/tiny_512", words, tmp_path / "run", 2)
-        file.write_bytes(before)
-    (tmp_path / "data").rename(tmp_path / "moved")
-    assert train("pretrain/tiny_512", [override("task.data", tmp_path / "moved"), words[1]], tmp_path / "run", 2)
-
-
 def test_a_run_without_a_fingerprint_is_rejected(calls, data, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "checkpoint_last.pt").touch()

@@ -5,13 +5,12 @@ import torch
 from fairseq.criterions import masked_lm
 from fairseq.logging import metrics
 from omegaconf import OmegaConf
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from fairseq_linformer.model import lm_head as head
 from fairseq_linformer.training.distillation import MaskedLmDistillation
 from fairseq_linformer.training.masked_lm import DynamicMaskedLMConfig, DynamicMaskedLMTask
 from fairseq_linformer.training.masked_lm_loss import MaskedLmLoss
+from tests.helpers.layers import LargestTensor
 from tests.helpers.models import RECOMPUTED, VOCABULARY, small, tokens
 from tests.helpers.teachers import task_of
 
@@ -146,25 +145,13 @@ def test_under_autocast_it_is_fairseqs(tmp_path):
     assert largest_error(result[3], expected[3]) < 0.05
 
 
-class _Largest(TorchDispatchMode):
-    """Records the number of values in the largest tensor of a computation."""
-
-    values = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        results = func(*args, **(kwargs or {}))
-        tensors = [tensor for tensor in tree_leaves(results) if isinstance(tensor, torch.Tensor)]
-        self.values = max(self.values, *(tensor.numel() for tensor in tensors), 0)
-        return results
-
-
 def test_logits_are_never_whole(tmp_path):
     model, batch = built(), sample(masked=0.9)
     sizes = []
     for criterion in both(tmp_path):
-        with _Largest() as largest:
+        with LargestTensor() as largest:
             step(criterion, model, batch)
-        sizes.append(largest.values)
+        sizes.append(largest.elements)
     whole = int(batch["target"].ne(PAD).sum()) * VOCABULARY
     assert sizes[1] == whole and sizes[0] < whole / 2
 

@@ -140,12 +140,6 @@ def test_fine_tuning_from_a_pretrained_checkpoint(trained, classification, tmp_p
         assert labels[index + labels.nspecial] == label
 
 
-def test_a_value_that_cannot_work_ends_the_run_before_it_starts(trained, tmp_path):
-    output = run(*with_flags(trained / "data", "never", 6, "--projected-length", 33), cwd=tmp_path, status=1)
-    assert last_line(output).startswith("error: projected_length=33")
-    assert not list(tmp_path.rglob("*.pt"))
-
-
 def test_a_run_is_not_complete_for_another_configuration(trained, tmp_path):
     """A comparison of attentions would compare one with itself; config.yaml stays that of the training."""
     shutil.copytree(trained / "hydra", tmp_path / "run")

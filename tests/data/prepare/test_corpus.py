@@ -29,7 +29,7 @@ from fairseq_linformer.data.prepare.text_files import find_files, read_chunks
 from fairseq_linformer.data.prepare.vocabulary_training import LineSample
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.errors import UserError
-from tests.helpers.inputs import WORDS, gpt2_files, train_without_bytes
+from tests.helpers.inputs import WORDS, train_without_bytes
 from tests.helpers.processes import running_in_group, wait_until
 
 DATASET = ("train.bin", "train.idx", "valid.bin", "valid.idx", "dict.txt", "sentencepiece.bpe.model")
@@ -165,14 +165,6 @@ def test_only_blank_lines_end_documents(tmp_path, model):
     sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(random_lines(500, 3)), model_prefix=prefix, **words)
     ids, sizes = corpus.encode_items(load_tokenizer(Path(f"{prefix}.model")), ["the\u0301", "\u0301", ""])
     assert ids[-3:].tolist() == [3, 2, 2] and sizes[1:].tolist() == [2, 1]
-
-
-def test_gpt2_without_a_dictionary(tmp_path, texts):
-    gpt2_files(tmp_path)
-    prepare_corpus([texts[0]], [], tmp_path / "out", tokenizer=tmp_path, workers=2)
-    lines = without_repeated_blanks(texts[0].read_bytes().decode())
-    encoded = load_tokenizer(tmp_path / "out").encode(lines)
-    assert items(tmp_path / "out" / "train") == [[*ids.tolist(), 2] for ids in encoded]
 
 
 BAD_TEXTS: dict[str, tuple[bytes, str]] = {
