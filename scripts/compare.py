@@ -32,7 +32,7 @@ import numpy as np
 import torch
 import yaml
 from benchmark import interleave, quartiles
-from copy_distance import LIMITS, ClassLosses, MaskedText
+from copy_distance import LIMITS, ClassLosses, MaskedText, token_stream
 from fairseq.criterions.masked_lm import MaskedLmConfig, MaskedLmLoss
 from fairseq.optim import build_optimizer
 from fairseq.utils import move_to_cuda
@@ -152,7 +152,7 @@ class Pretraining:
     @cached_property
     def text(self) -> MaskedText:
         """Masked text that all models predict."""
-        return MaskedText.of_split(self.data)
+        return MaskedText.of_stream(token_stream(self.data, "valid"))
 
     def update(self, trial: Trial) -> Callable[[], None]:
         """Return an update as in the training, on a batch of valid."""

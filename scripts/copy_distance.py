@@ -148,14 +148,9 @@ class MaskedText:
     masked: Tensor
 
     @classmethod
-    def of_split(cls, corpus: Path, split: str = "valid") -> "MaskedText":
-        """Read the first tokens of a split of a prepared corpus; masks are the same in every run."""
-        return cls.of_stream(token_stream(corpus, split)[:MAX_TOKENS])
-
-    @classmethod
     def of_stream(cls, stream: np.ndarray) -> "MaskedText":
-        """Mask a stream of ids."""
-        tokens = torch.from_numpy(stream.astype(np.int64))
+        """Mask the first tokens of a stream of ids; masks are the same in every run."""
+        tokens = torch.from_numpy(stream[:MAX_TOKENS].astype(np.int64))
         draws = torch.rand(MAX_TOKENS, generator=torch.Generator().manual_seed(1))
         return cls(tokens, draws[: len(tokens)] < MASKED_SHARE)
 

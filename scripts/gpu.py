@@ -49,6 +49,10 @@ SIZES = ["--device", "cuda", "--dtype", "bfloat16", "--layers", "12", "--vocab-s
 SIZES += ["--rounds", "10", "--limit", "25", "--set", "value_residual=true", "sharing=layerwise"]
 TINY_SIZES = ["--device", "cpu", "--layers", "2", "--embed-dim", "32", "--heads", "2", "--vocab-size", "200"]
 TINY_SIZES += ["--tokens", "128", "--rounds", "1"]
+TINY_MODELS = ["model.encoder_layers=2", "model.encoder_embed_dim=32", "model.encoder_ffn_embed_dim=64"]
+TINY_MODELS += ["model.encoder_attention_heads=2", "model.max_positions=64", "model.projected_length=16"]
+TINY_MODELS += ["task.lengths=[32:0.67,64:0.33]", "dataset.batch_size=2", "dataset.num_workers=0", "common.cpu=true"]
+TINY_MODELS += ["lr_scheduler.warmup_updates=2", "common.log_interval=2"]
 
 Parts = dict[str, dict[str, Any]]  # results.json
 
@@ -91,7 +95,9 @@ def parts_of(work: Path, dry_run: bool) -> dict[str, Part]:
         words = ["--train", str(text / ("valid.txt" if dry_run else "train.txt")), "--valid", str(text / "valid.txt")]
         words += ["--vocab-size", "400" if dry_run else "4000", "--out", str(data)]
         parts["data"] = Part([str(SCRIPTS / "clone.py"), "prepare", "corpus", *words], 30, 240)
-    words = ["--comparison", "rehearsal" if dry_run else "gpu", "--data", str(data), "--seeds", "1", "--jobs", "1"]
+    words = ["--comparison", "gpu", "--data", str(data), "--seeds", "1", "--jobs", "1"]
+    if dry_run:
+        words += ["--updates", "8", "--only", "softmax", "distant", "control", "--all", *TINY_MODELS]
     add("quality", "compare.py", words, 120, 1500)
     for n in lengths[2:]:
         add_benchmarks(n)
@@ -178,15 +184,12 @@ def run_part(part: Part, seconds: float, log: Path, variables: dict[str, str]) -
 
 
 def stop(process: "subprocess.Popen[bytes]") -> None:
-    """End a process and those that it has started; they have ten seconds to save."""
-    for number, seconds in ((signal.SIGTERM, 10), (signal.SIGKILL, 0)):
+    """End a process and those that it has started; it has ten seconds to save."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
-            for _ in range(10 * seconds):
-                process.poll()
-                os.killpg(process.pid, 0)  # raises when the last one has ended
-                time.sleep(0.1)
-    process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(10)
 
 
 def run_all(parts: dict[str, Part], results: Results, limit: float, variables: dict[str, str]) -> None:

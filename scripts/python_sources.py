@@ -11,10 +11,9 @@ comparable figures need the same version of it. One file in twenty is for valida
 of character encodings, and files above 200,000 bytes, which are tables too, are left out.
 """
 
-import argparse
 import random
 import sysconfig
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from fairseq_linformer.cli.arguments import Parser
@@ -23,12 +22,6 @@ from fairseq_linformer.files import write_whole
 
 LARGEST = 200_000  # bytes
 VALID_SHARE = 0.05
-
-
-def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = Parser(None, __doc__)
-    parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="gets train.txt and valid.txt")
-    return parser.parse_args(words)
 
 
 def source_files() -> list[Path]:
@@ -54,7 +47,9 @@ def as_documents(files: Iterable[Path]) -> str:
 
 
 def main() -> None:
-    out = parse_arguments().out
+    parser = Parser(None, __doc__)
+    parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="gets train.txt and valid.txt")
+    out = parser.parse_args().out
     with program():
         files = source_files()
         first = round(len(files) * VALID_SHARE)

@@ -95,7 +95,7 @@ def test_sequences_are_those_of_the_training_task(tmp_path):
     corpus = tmp_path / "data"
     files = [tmp_path / "text.txt"], [shutil.copy(tmp_path / "text.txt", tmp_path / "valid.txt")]
     prepare_corpus(*files, corpus, vocab_size=286, workers=1)
-    text = MaskedText.of_split(corpus)
+    text = MaskedText.of_stream(token_stream(corpus, "valid"))
     assert text.tokens.tolist() == token_stream(corpus, "valid").tolist()
     for length in (16, 64):
         cfg = DynamicMaskedLMConfig(data=str(corpus), tokens_per_sample=length, sample_break_mode="none", seed=1)
