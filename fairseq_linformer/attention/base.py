@@ -53,7 +53,6 @@ class Attention(RelativePositions, ABC):
     name: ClassVar[str]  # set by register_attention, which also sets the options
     Options: ClassVar[type[Options]] = Options
     HAS_WEIGHTS: ClassVar[bool] = True
-    USES_PROJECTION: ClassVar[bool] = False  # True for mechanisms that read the options of E and F; see uses_projection
     QKV_PROJECTIONS: ClassVar[tuple[str, ...]] = ("k_proj", "v_proj", "q_proj")  # in the order of fairseq's code
     q_proj: nn.Linear
     k_proj: nn.Linear
@@ -75,7 +74,7 @@ class Attention(RelativePositions, ABC):
     @classmethod
     def uses_projection(cls, config: AttentionConfig) -> bool:
         """Return True if the mechanism reads the options of E and F with this configuration."""
-        return cls.USES_PROJECTION
+        return False
 
     def finish_initialisation(self) -> None:
         """Set parameters whose initial values are not random; called again once the model has drawn its linear maps."""

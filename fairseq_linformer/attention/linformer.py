@@ -47,13 +47,15 @@ SHARINGS = ("none", "headwise", "key-value", "layerwise")  # see ProjectedAttent
 class ProjectedAttention(Attention):
     """Base of Linformer and related mechanisms: keys and values that E and F project along the sequence."""
 
-    USES_PROJECTION = True
-
     key_projection: Projection  # E
     value_projection: Projection  # F; the same module as E if keys and values share one
 
     def __init__(self, config: AttentionConfig, options: Options, layer: int, keys: Projection, values: Projection):
         super().__init__(config, options, layer, key_projection=keys, value_projection=values)
+
+    @classmethod
+    def uses_projection(cls, config: AttentionConfig) -> bool:
+        return True
 
     @classmethod
     def build_layers(cls, config: AttentionConfig) -> list[Attention]:
