@@ -1,8 +1,8 @@
 """Projections that adapt to the length of a text.
 
-By default a text of l tokens uses the first l columns of a matrix, or fills about k l / n windows. With
-``adaptive_length`` it always fills k: windows divide the text itself, and a matrix is applied to the text stretched to
-n positions. At l = n both are the same.
+By default a text of l tokens is projected by the first l columns of a matrix, or pooled in about k l / n windows. With
+``adaptive_length`` a matrix is applied to the text stretched to n positions, and the text is divided into k windows,
+whatever its length. At l = n both are the same.
 
 Dimensions: B batch, n longest sequence, l length of a text, k projected length.
 """
@@ -12,13 +12,13 @@ from torch import Tensor
 
 
 def adaptive_pooling(sizes: Tensor, rows: int, length: int, dtype: torch.dtype) -> Tensor:
-    """Return weights of adaptive pooling: row j of k averages positions floor(j s / k) to ceil((j + 1) s / k) of s.
+    """Return the weights of adaptive pooling: row j averages positions floor(j s / k) to ceil((j + 1) s / k) - 1.
 
     Args:
-        sizes: (...,), s; the weights are 0 where s is 0.
+        sizes: s, lengths of texts, (...,); the weights are 0 where s is 0.
         rows: k.
-        length: number of positions with weights, s or more.
-        dtype: of the weights.
+        length: number of columns; the largest s, or more.
+        dtype: data type of the weights.
 
     Returns:
         (..., k, length).
@@ -39,8 +39,8 @@ def text_lengths(length: int, padding_mask: Tensor | None, device: torch.device)
 def stretch_columns(matrix: Tensor, lengths: Tensor, length: int) -> Tensor:
     """Return E S, so that (E S) X = E (S X); S stretches the first l positions of X to n by linear interpolation.
 
-    Position p of S X is position p (l - 1) / (n - 1) of X: the ends are kept, and S is the identity at l = n. Costs B k
-    n; the product with X costs B k l d.
+    Position p of S X is position p (l - 1) / (n - 1) of X: the ends are kept, and S is the identity at l = n. E S costs
+    B k n, the product with X B k l d.
 
     Args:
         matrix: E, (..., k, n).
@@ -51,12 +51,12 @@ def stretch_columns(matrix: Tensor, lengths: Tensor, length: int) -> Tensor:
         (B, ..., k, length).
     """
     n = matrix.size(-1)
-    scaled = torch.arange(n, device=matrix.device) * (lengths.unsqueeze(1) - 1)  # (B, n), times n - 1
-    before = scaled // max(1, n - 1)
-    fraction = (scaled - before * max(1, n - 1)).to(matrix.dtype) / max(1, n - 1)
+    scaled = torch.arange(n, device=matrix.device) * (lengths.unsqueeze(1) - 1)  # (B, n), the position times n - 1
+    lower = scaled // max(1, n - 1)
+    fraction = (scaled - lower * max(1, n - 1)).to(matrix.dtype) / max(1, n - 1)
     shape = (lengths.size(0), *(1,) * (matrix.dim() - 1), n)
     sizes = (lengths.size(0), *matrix.shape)
     stretched = matrix.new_zeros((*sizes[:-1], length))
-    for columns, share in ((before, 1 - fraction), ((before + 1).clamp(max=length - 1), fraction)):
-        stretched = stretched.scatter_add(-1, columns.view(shape).expand(sizes), share.view(shape) * matrix)
+    for columns, weights in ((lower, 1 - fraction), ((lower + 1).clamp(max=length - 1), fraction)):
+        stretched = stretched.scatter_add(-1, columns.view(shape).expand(sizes), weights.view(shape) * matrix)
     return stretched

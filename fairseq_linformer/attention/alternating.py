@@ -4,7 +4,8 @@ The layers of ModernBERT (Warner et al. 2024, arXiv 2412.13663, section 2.1.2), 
 with a window position i attends to {j : |i - j| <= w / 2}. ModernBERT has two rotary bases, 160,000 in full layers
 (``rotary_base``) and 10,000 in the others (``alternating_rotary_base``).
 
-With ``alternating_full=linformer`` the full layers are layers of ``linformer`` with its options, and all costs linear.
+With ``alternating_full=linformer`` the full layers are layers of ``linformer`` with its options: the cost of every
+layer is linear in n.
 
 Dimensions: B batch, n sequence length, w window, d embedding.
 Cost per layer: that of ``softmax``, O(B n^2 d), or of ``linformer`` in a full layer, and O(B n w d) in the others.
@@ -53,10 +54,10 @@ class AlternatingOptions(LinformerOptions):
         check("alternating_full", full, full in FULL, " or ".join(FULL))
         if full == "linformer":
             super().validate(config)
-        for declared in fields(LinformerOptions) if full == "softmax" else ():
-            value = getattr(self, declared.name)
-            unset = not (any(value) if isinstance(value, list) else value)
-            check(declared.name, value, unset, "left out with alternating_full=softmax")
+        for option_field in fields(LinformerOptions) if full == "softmax" else ():
+            value = getattr(self, option_field.name)
+            is_unset = not (any(value) if isinstance(value, list) else value)
+            check(option_field.name, value, is_unset, "left out with alternating_full=softmax")
         check_sliding_window("alternating_window", self.alternating_window)
         first, every = self.alternating_first, self.alternating_every
         check("alternating_first", first, first < every, f"below alternating_every={every}")

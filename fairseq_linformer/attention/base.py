@@ -44,8 +44,9 @@ class Attention(RelativePositions, ABC):
     * The output at unmasked positions does not depend on padding or on the other sequences of the batch. The output at
       padded positions is finite and otherwise arbitrary.
     * n is any length from 1 to ``max_positions``; the encoder rejects longer ones.
-    * A mechanism with ``RELATIVE_POSITIONS`` has ``rotated`` queries and keys, and ``add_alibi`` on its masks, wherever
-      a query attends to a single position; the configuration rejects such positions for all others.
+    * A mechanism with ``RELATIVE_POSITIONS`` supports rotary and ALiBi positions: wherever a query attends to a single
+      position, it applies ``rotated`` to queries and keys, or ``add_alibi`` to the mask. The configuration rejects
+      these positions for all other mechanisms.
     * Attention dropout applies to the attention weights, in training only. A mechanism without attention weights
       (``HAS_WEIGHTS``) is built without it.
     """
@@ -58,7 +59,7 @@ class Attention(RelativePositions, ABC):
     k_proj: nn.Linear
     v_proj: nn.Linear
     value_mix: nn.Parameter | None
-    # A kernel (``kernels/flex.py``) that replaces the mechanism's code, from the arguments of ``forward`` to the heads.
+    # Kernel (``kernels/flex.py``) that computes the heads from the arguments of ``forward``, in place of the mechanism.
     kernel: "Callable[[Attention, Tensor, Tensor | None, Tensor | None], Tensor] | None" = None
 
     @abstractmethod
@@ -101,7 +102,7 @@ class Attention(RelativePositions, ABC):
         self.dropout = config.attention_dropout
         self.set_positions(config)
         for name in Attention.QKV_PROJECTIONS:
-            linear = self.build_linear(config)  # drawn even if unused: seeds keep their meaning
+            linear = self.build_linear(config)  # drawn even if unused, so that the next maps do not depend on it
             if name in self.QKV_PROJECTIONS:
                 self.add_module(name, linear)
         for name, module in before_out_proj.items():
@@ -130,8 +131,8 @@ class Attention(RelativePositions, ABC):
     def values(self, x: Tensor, first_values: Tensor | None) -> Tensor:
         """Return V = X W_v + b, or with a value residual u V + w V_1: (B, n, d) -> (B, n, d).
 
-        V_1 (B, n, d) are the values of the first layer, (u, w) is ``value_mix``. It costs B n d, and in projected
-        attention also F V_1. u is multiplied into W_v and b, so that V need not be kept for a gradient.
+        V_1 (B, n, d) are the values of the first layer, (u, w) is ``value_mix``. A value residual costs B n d, and in
+        projected attention also F V_1. W_v and b are multiplied by u, so that the backward pass does not need V.
         """
         if self.value_mix is None or first_values is None or not is_unmodified_linear(self.v_proj):
             return self.with_first_values(self.v_proj(x), first_values)
@@ -185,7 +186,7 @@ class Attention(RelativePositions, ABC):
             return attend_in_chunks(queries, keys, values, attn_mask, p)
         if attn_mask is not None and attn_mask.is_floating_point():
             if queries.dtype == torch.float16:
-                attn_mask = attn_mask.clamp(min=torch.finfo(torch.float16).min)  # finite for such queries, too
+                attn_mask = attn_mask.clamp(min=torch.finfo(torch.float16).min)  # finite in float16, too
             attn_mask = attn_mask.to(queries.dtype)  # PyTorch requires equal precisions
         dtype = queries.dtype
         if queries.device.type != "cpu" or dtype != torch.bfloat16 or self.head_dim >= MIN_BFLOAT16_HEAD_DIM:

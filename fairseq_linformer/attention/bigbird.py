@@ -87,25 +87,26 @@ class BigBirdAttention(Attention):
         last = (real.any(2).sum(1).clamp(min=1) - 1)[:, None, None, None]  # (B, 1, 1, 1)
 
         out = self._attend_to_blocks(queries, keys, values, real, last)  # (B, N, b, d), all four
-        of_first, of_last = self._attend_to_all(queries, keys, values, real, last)  # (B, 1, b, d)
+        first_out, last_out = self._attend_to_all(queries, keys, values, real, last)  # (B, 1, b, d)
         block = torch.arange(out.size(1), device=x.device)[:, None, None]  # (N, 1, 1)
-        out = torch.where(block == 0, of_first, torch.where(block == last, of_last, out))
+        out = torch.where(block == 0, first_out, torch.where(block == last, last_out, out))
         return out_of_blocks(out, x.size(1))
 
     def _attend_to_all(
         self, queries: Tensor, keys: Tensor, values: Tensor, real: Tensor, last: Tensor
     ) -> tuple[Tensor, ...]:
-        """Compute full attention for the first and the last block: twice (B, 1, b, d)."""
-        of_last = queries.gather(1, last.expand(-1, -1, *queries.shape[2:]))
-        both = torch.cat([queries[:, :1], of_last], dim=1)
-        both, keys, values = (self.split_heads(blocks.flatten(1, 2)) for blocks in (both, keys, values))
+        """Compute full attention for the first and the last block: two times (B, 1, b, d)."""
+        last_queries = queries.gather(1, last.expand(-1, -1, *queries.shape[2:]))
+        queries = torch.cat([queries[:, :1], last_queries], dim=1)
+        queries, keys, values = (self.split_heads(blocks.flatten(1, 2)) for blocks in (queries, keys, values))
         attn_mask = real.flatten(1, 2)[:, None, None, :]
         if self.alibi:
-            at = torch.arange(attn_mask.size(-1), device=real.device)
-            first_at = narrow_prefix(at, real.size(2), dim=0)
-            last_at = last[..., 0] * real.size(2) + first_at  # (B, 1, b)
-            attn_mask = self.add_alibi(attn_mask, torch.cat([first_at.expand_as(last_at), last_at], dim=-1), at)
-        out = self.join_heads(self.attend(both, keys, values, attn_mask))  # (B, 2 b, d)
+            position = torch.arange(attn_mask.size(-1), device=real.device)
+            in_first = narrow_prefix(position, real.size(2), dim=0)
+            in_last = last[..., 0] * real.size(2) + in_first  # (B, 1, b)
+            queries_at = torch.cat([in_first.expand_as(in_last), in_last], dim=-1)
+            attn_mask = self.add_alibi(attn_mask, queries_at, position)
+        out = self.join_heads(self.attend(queries, keys, values, attn_mask))  # (B, 2 b, d)
         return out.unsqueeze(1).chunk(2, dim=2)
 
     def _attend_to_blocks(self, queries: Tensor, keys: Tensor, values: Tensor, real: Tensor, last: Tensor) -> Tensor:
@@ -135,8 +136,8 @@ class BigBirdAttention(Attention):
         window = numbers[:, None] + torch.arange(-1, 2, device=last.device)  # (N, 3)
         inner = torch.cat([window[:, None].expand(-1, self.num_heads, -1), self.random_blocks[:blocks]], dim=-1)
         inner_attended = (inner >= 1) & (inner < last)  # (B, N, h, r + 3)
-        ends = torch.cat([torch.zeros_like(last), last], dim=-1).expand(*inner_attended.shape[:3], 2)
-        block_ids = torch.cat([ends, inner.clamp(0, blocks - 1).expand_as(inner_attended)], dim=-1)
+        global_ids = torch.cat([torch.zeros_like(last), last], dim=-1).expand(*inner_attended.shape[:3], 2)
+        block_ids = torch.cat([global_ids, inner.clamp(0, blocks - 1).expand_as(inner_attended)], dim=-1)
         return block_ids, F.pad(inner_attended, (2, 0), value=True)
 
     def _take(self, blocks: Tensor, index: Tensor) -> Tensor:

@@ -21,10 +21,10 @@ def statically_true(condition: bool) -> bool:
     return condition
 
 
-def sym_min(one: int, other: int) -> int:
+def sym_min(size: int, limit: int) -> int:
     """Return the smaller of two sizes. ``torch.sym_min`` of two numbers breaks a compiled graph before PyTorch 2.13."""
-    static = isinstance(one, int) and isinstance(other, int)
-    return min(one, other) if static else cast(int, torch.sym_min(one, other))
+    static = isinstance(size, int) and isinstance(limit, int)
+    return min(size, limit) if static else cast(int, torch.sym_min(size, limit))
 
 
 def narrow_prefix(x: Tensor, length: int, dim: int) -> Tensor:

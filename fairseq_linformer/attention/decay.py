@@ -37,7 +37,7 @@ class Decay(NamedTuple):
 
 
 class Exponents(NamedTuple):
-    """Exponents of one side, (B h, N or 1, b): the weight of key j for query i of its chunk is exp(query_i + key_j).
+    """Exponents of one side, (B h, N or 1, b): key j has the weight exp(query_i + key_j) for query i of its chunk.
 
     Attributes:
         query: sum of a between a query and the edge of its chunk on the keys' side.
@@ -69,43 +69,44 @@ def decayed_attention(
     batch_heads, length = queries.size(0), queries.size(2)
     size = block_size(chunk, length)
     queries, keys, values = (into_blocks(part.flatten(0, 1), size) for part in (queries, keys, values))
-    before, after = _reach(left, batch_heads, size, backward=False), _reach(right, batch_heads, size, backward=True)
-    out = (queries @ keys.transpose(2, 3) * _within_chunks(before, after, diagonal)) @ values  # (B h, N, b, m)
+    sides = _exponents(left, batch_heads, size, backward=False), _exponents(right, batch_heads, size, backward=True)
+    out = (queries @ keys.transpose(2, 3) * _within_chunks(*sides, diagonal)) @ values  # (B h, N, b, m)
     if torch.compiler.is_compiling() or queries.size(1) > 1:
-        leaving = torch.cat([keys * (side.total + side.key).exp().unsqueeze(3) for side in (before, after)], dim=3)
-        sums = leaving.transpose(2, 3) @ values  # (B h, N, 2 e, m)
-        arriving = torch.cat([queries * side.query.exp().unsqueeze(3) for side in (before, after)], dim=3)
-        out = out + arriving @ _between_chunks(sums, before.total, after.total, -(-longest // size))
+        scaled_keys = torch.cat([keys * (side.total + side.key).exp().unsqueeze(3) for side in sides], dim=3)
+        sums = scaled_keys.transpose(2, 3) @ values  # (B h, N, 2 e, m)
+        scaled_queries = torch.cat([queries * side.query.exp().unsqueeze(3) for side in sides], dim=3)
+        left_total, right_total = (side.total for side in sides)
+        out = out + scaled_queries @ _between_chunks(sums, left_total, right_total, -(-longest // size))
     return out_of_blocks(out, length).unflatten(0, (batch_heads, -1))
 
 
-def _reach(side: Decay, batch: int, size: int, backward: bool) -> Exponents:
+def _exponents(side: Decay, batch: int, size: int, backward: bool) -> Exponents:
     def chunks(exponents: Tensor) -> Tensor:
         if exponents.dim() == 1:
             return exponents.repeat(batch)[:, None, None].expand(-1, 1, size)
         return into_blocks(exponents.flatten(0, 1), size)
 
-    passing = chunks(side.log_decay)
-    upto = passing.flip(2).cumsum(2).flip(2) if backward else passing.cumsum(2)  # from the edge, inclusive
-    return Exponents(upto - passing, chunks(side.key) - upto, upto[..., :1] if backward else upto[..., -1:])
+    decay = chunks(side.log_decay)
+    sums = decay.flip(2).cumsum(2).flip(2) if backward else decay.cumsum(2)  # from the edge, inclusive
+    return Exponents(sums - decay, chunks(side.key) - sums, sums[..., :1] if backward else sums[..., -1:])
 
 
-def _within_chunks(before: Exponents, after: Exponents, diagonal: float) -> Tensor:
+def _within_chunks(left: Exponents, right: Exponents, diagonal: float) -> Tensor:
     """Return the weights between the positions of each chunk: (B h, N or 1, b, b)."""
-    position = torch.arange(before.query.size(2), device=before.query.device)
+    position = torch.arange(left.query.size(2), device=left.query.device)
     distance = position.unsqueeze(1) - position
-    left, right = (side.query.unsqueeze(3) + side.key.unsqueeze(2) for side in (before, after))
+    left_sums, right_sums = (side.query.unsqueeze(3) + side.key.unsqueeze(2) for side in (left, right))
     # Exponents of keys on the other side are unbounded: they are replaced before the exponential.
-    return torch.where(distance > 0, left, right).masked_fill_(distance == 0, diagonal).exp_()
+    return torch.where(distance > 0, left_sums, right_sums).masked_fill_(distance == 0, diagonal).exp_()
 
 
-def _between_chunks(sums: Tensor, before: Tensor, after: Tensor, most: int) -> Tensor:
+def _between_chunks(sums: Tensor, left: Tensor, right: Tensor, max_chunks: int) -> Tensor:
     """Sum the contributions of all earlier chunks to each chunk and, in the other half, of all later chunks.
 
     Args:
         sums: (B h, N, 2 e, m), contributions of each chunk to the right, and to the left.
-        before, after: (B h, N or 1, 1), the sum of a in each chunk, of either side.
-        most: maximum number of chunks.
+        left, right: (B h, N or 1, 1), the sum of a in each chunk, of either side.
+        max_chunks: maximum number of chunks.
 
     Returns:
         (B h, N, 2 e, m).
@@ -113,16 +114,16 @@ def _between_chunks(sums: Tensor, before: Tensor, after: Tensor, most: int) -> T
     number = sums.size(1)
     to_right, to_left = sums.chunk(2, dim=2)
     state = torch.stack([to_right, to_left.flip(1)], dim=2)  # (B h, N, 2, e, m): both sides at once
-    before, after = (total.expand(-1, number, -1) for total in (before, after))
-    passing = torch.stack([before, after.flip(1)], dim=2).unsqueeze(4)  # (B h, N, 2, 1, 1)
-    for step in range(((most if torch.compiler.is_compiling() else number) - 1).bit_length()):
+    left, right = (total.expand(-1, number, -1) for total in (left, right))
+    decay = torch.stack([left, right.flip(1)], dim=2).unsqueeze(4)  # (B h, N, 2, 1, 1)
+    for step in range(((max_chunks if torch.compiler.is_compiling() else number) - 1).bit_length()):
         # A state holds the sums of 2^step chunks; adding the state 2^step chunks earlier doubles their number.
-        state = state + passing.exp() * _later(state, 2**step)
-        passing = passing + _later(passing, 2**step)
-    to_right, to_left = _later(state, 1).unbind(2)
+        state = state + decay.exp() * _shift(state, 2**step)
+        decay = decay + _shift(decay, 2**step)
+    to_right, to_left = _shift(state, 1).unbind(2)
     return torch.cat([to_right, to_left.flip(1)], dim=2)
 
 
-def _later(x: Tensor, by: int) -> Tensor:
+def _shift(x: Tensor, chunks: int) -> Tensor:
     """Shift the entries of (B, N, ...) to later indices, with zeros before the first."""
-    return narrow_prefix(F.pad(x, (0, 0) * (x.dim() - 2) + (by, 0)), x.size(1), dim=1)
+    return narrow_prefix(F.pad(x, (0, 0) * (x.dim() - 2) + (chunks, 0)), x.size(1), dim=1)

@@ -10,9 +10,9 @@ Keys and values are projected along the sequence before the bias is added, K = W
 E and F.
 
 Rotary and ALiBi positions apply to local keys only. All other keys are scored by content, as averaging rotated keys
-would weaken them. If all dimensions are rotary (as in a model that was trained with full attention), content has no
-score of its own: sinks are rotary then, and projected keys are means of rotary keys, whose scores are the means of the
-scores of their tokens.
+would weaken them. If all dimensions are rotary (as in a model that was trained with full attention), no dimension is
+left to score content alone. Then sinks are rotary, too, and projected keys are means of rotary keys: the score of a
+projected key is the mean of its tokens' scores.
 """
 
 from dataclasses import dataclass

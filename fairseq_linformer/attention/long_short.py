@@ -67,7 +67,7 @@ class LongShortOptions(Options):
         check_unrotated_dims(config)
 
 
-TokenMaps = tuple[Tensor, Tensor, Tensor]  # query, key and value of a token, (B, 1, d) each
+TokenQKV = tuple[Tensor, Tensor, Tensor]  # query, key and value of one token, (B, 1, d) each
 
 
 @register_attention("long-short", LongShortOptions)
@@ -94,8 +94,8 @@ class LongShortAttention(Attention):
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:
         real = self.real_positions(x, padding_mask)
-        token = None
-        if self.class_token:  # its query, key and value
+        token: TokenQKV | None = None
+        if self.class_token:
             token = self.project(x[:, :1], None if first_values is None else first_values[:, :1])
             # A padded position at the end, so that a text of one token is not empty.
             x, real = F.pad(x[:, 1:], (0, 0, 0, 1)), F.pad(real[:, 1:], (0, 1))
@@ -109,7 +109,7 @@ class LongShortAttention(Attention):
             out = torch.cat([self._attend_from(token, heads, real), out[:, :, :-1]], dim=2)
         return self.join_heads(out)
 
-    def _attend(self, x: Tensor, keys: Tensor, values: Tensor, real: Tensor, token: TokenMaps | None) -> Tensor:
+    def _attend(self, x: Tensor, keys: Tensor, values: Tensor, real: Tensor, token: TokenQKV | None) -> Tensor:
         """Attend from each segment: x, keys and values (B, n, d) to (B, h, n, d_h)."""
         window = block_size(self.window, x.size(1))
         scores = self.dynamic_projection(x).unflatten(-1, (self.num_heads, self.rank)).permute(0, 2, 3, 1)
@@ -128,19 +128,19 @@ class LongShortAttention(Attention):
         attn_mask = F.pad(local, (prefix_len, 0), value=True)[:, :, None, None]
         if not self.alibi:
             return attn_mask
-        local_at = torch.arange(local.size(-1), device=real.device)  # from the first position on the left side
+        position = torch.arange(local.size(-1), device=real.device)  # from the first position on the left side
         margin = (local.size(-1) - window) // 2
-        return self.add_alibi(attn_mask, local_at[margin : margin + window], local_at, prefix_len)
+        return self.add_alibi(attn_mask, position[margin : margin + window], position, prefix_len)
 
-    def _attend_from(self, token: TokenMaps, heads: Tensor, real: Tensor) -> Tensor:
-        """Attend from the class token to itself and the other heads: (B, h, n, d_h) and (B, n) to (B, h, 1, d_h)."""
+    def _attend_from(self, token: TokenQKV, heads: Tensor, real: Tensor) -> Tensor:
+        """Attend from the class token to itself and the other positions' outputs: (B, h, n, d_h) to (B, h, 1, d_h)."""
         query, key, value = map(self.split_heads, token)
         attn_mask = F.pad(real, (1, 0), value=True)[:, None, None, :]  # (B, 1, 1, 1 + n)
         keys, values = torch.cat([key, heads], dim=2), torch.cat([value, heads], dim=2)
         return F.scaled_dot_product_attention(query, keys, values, attn_mask)
 
     def _summarise(self, x: Tensor, projection: Tensor, first: Tensor | None) -> Tensor:
-        """Concatenate the class token's `first` (B, 1, d) and r summaries: (B, n, d) -> (B, g + r, d)."""
+        """Concatenate `first`, the key or value of the class token, (B, 1, d), and r summaries of x: (B, g + r, d)."""
         summaries = projection @ self.split_heads(x)  # (B, h, r, n) (B, h, n, d_h)
         summaries = summaries.transpose(1, 2).flatten(2)  # (B, h, r, d_h) -> (B, r, d)
         return self.global_norm(summaries if first is None else torch.cat([first, summaries], dim=1))
@@ -148,5 +148,5 @@ class LongShortAttention(Attention):
     def _concat_keys(self, summaries: Tensor, positions: Tensor, window: int) -> Tensor:
         """Concatenate each segment's keys, or values: (B, g + r, d) and (B, n, d) -> (B s, h, m, d_h)."""
         local = with_margins(positions, window, half_window(window))
-        both = torch.cat([summaries.unsqueeze(1).expand(-1, local.size(1), -1, -1), local], dim=2)  # (B, s, m, d)
-        return self.split_heads(both.flatten(0, 1))
+        keys = torch.cat([summaries.unsqueeze(1).expand(-1, local.size(1), -1, -1), local], dim=2)  # (B, s, m, d)
+        return self.split_heads(keys.flatten(0, 1))

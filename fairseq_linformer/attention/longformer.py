@@ -110,8 +110,8 @@ class LongformerAttention(Attention):
         keys = self.split_heads(self.rotated(self.k_proj_global(x)))
         attn_mask = real[:, None, None, :]
         if self.alibi:
-            at = torch.arange(x.size(1), device=x.device)
-            attn_mask = self.add_alibi(attn_mask, self._first(at.unsqueeze(0))[0], at)
+            position = torch.arange(x.size(1), device=x.device)
+            attn_mask = self.add_alibi(attn_mask, self._first(position.unsqueeze(0))[0], position)
         return self.join_heads(self.attend(queries, keys, self.split_heads(values), attn_mask))
 
     def _attend_locally(self, x: Tensor, real: Tensor, first_values: Tensor | None) -> Tensor:

@@ -84,8 +84,8 @@ def spread_over_layers(name: str, value: PerLayer, layers: int, multiple: int) -
     first, last = numbers
     divisible = first % multiple == 0 and last % multiple == 0
     check(name, value, divisible, f"FIRST..LAST where both are multiples of {multiple}")
-    between = (first + (last - first) * layer / max(1, layers - 1) for layer in range(layers))
-    return [multiple * round(number / multiple) for number in between]
+    interpolated = (first + (last - first) * layer / max(1, layers - 1) for layer in range(layers))
+    return [multiple * round(number / multiple) for number in interpolated]
 
 
 def check_width(name: str, width: int) -> None:

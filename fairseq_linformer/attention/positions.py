@@ -89,11 +89,14 @@ def rotary_dimensions(config: AttentionConfig) -> int:
 
 
 def alibi_slopes(heads: int, device: torch.device) -> Tensor:
-    """Return the slopes, (h,), in float32; computed anew, because a copy from the host would make a GPU wait."""
-    power = 2 ** (heads.bit_length() - 1)  # the largest at most h
+    """Return the slopes, (h,), in float32.
+
+    They are computed in each call on the device, because a copy from the host would make a GPU wait.
+    """
+    power = 2 ** (heads.bit_length() - 1)  # p, the largest power of 2 that is at most h
     head = torch.arange(heads, device=device, dtype=torch.float32)
-    beyond = 2 * (head - power) + 1  # of 2 p slopes the first, the third, …
-    return torch.exp2(-8 * torch.where(head < power, (head + 1) / power, beyond / (2 * power)))
+    odd = 2 * (head - power) + 1  # numbers of the first, the third, … of 2 p slopes
+    return torch.exp2(-8 * torch.where(head < power, (head + 1) / power, odd / (2 * power)))
 
 
 def is_rotary_base(base: float) -> bool:

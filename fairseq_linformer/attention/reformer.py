@@ -37,7 +37,7 @@ from .blocks import into_blocks, narrow_prefix
 from .dropout import dropout
 from .options import AttentionConfig, Options, option
 
-ITSELF = -1e5  # score of a position with itself: negligible unless it is the only key (the paper's mask)
+SELF_SCORE = -1e5  # of a position with itself: its weight is 0 unless it is the only key (the paper's mask)
 SELECTIONS = ("hash", "random", "exact", "segment-means")
 
 
@@ -52,9 +52,9 @@ class ReformerOptions(Options):
     )
     reformer_selection: str = option(
         "hash",
-        "controls for comparisons: random, which sorts each round by random numbers; exact, the 3 m r keys of highest "
-        "score for each query; segment-means, the 3 r segments of m positions whose mean keys have the highest scores "
-        "(MoBA). The last two compute all scores, and are slow",
+        "selection of keys: hash, or a control for comparisons. random sorts each round by random numbers; exact "
+        "selects the 3 m r keys of highest score for each query; segment-means selects the 3 r segments of m positions "
+        "whose mean keys have the highest scores (MoBA). The last two compute all scores, and are slow",
     )
 
     TEST_CASES: ClassVar = (
@@ -80,8 +80,8 @@ class ReformerOptions(Options):
 class ReformerAttention(Attention):
     """Attention within chunks of the sequence sorted by hash, in several rounds, each pair counted once.
 
-    There is no projection of keys: ``k_proj`` is ``q_proj``, without parameters. The rotations are drawn once and kept
-    in checkpoints: ``rotations`` (h, r, f, d_h, c).
+    Keys have no projection and no parameters: ``k_proj`` is ``q_proj``. The rotations are drawn once and kept in
+    checkpoints: ``rotations`` (h, r, f, d_h, c).
     """
 
     QKV_PROJECTIONS = ("v_proj", "q_proj")
@@ -120,43 +120,43 @@ class ReformerAttention(Attention):
         return self.join_heads(narrow_prefix(self._attend_sparsely(queries, values, lengths), n, dim=2))
 
     def _attend_sparsely(self, queries: Tensor, values: Tensor, lengths: Tensor) -> Tensor:
-        """Attend in each round and add the rounds up: (B, h, N, d_h) to (B, h, N, d_h)."""
-        keys = self._unit_length(queries)
-        order = self._sorted(queries, lengths)  # (B, h, r, N), the position at each sorted index
+        """Attend in each round, and merge the rounds into one softmax: (B, h, N, d_h) to (B, h, N, d_h)."""
+        keys = self._unit_keys(queries)
+        order = self._sort_positions(queries, lengths)  # (B, h, r, N), the position at each sorted index
         sorted_index = _inverse(order)  # (B, h, r, N), the sorted index of each position
         chunks = (sorted_index // self.chunk_length).int().unbind(2)  # of each position, for each round
-        rows, sorted_rows = _rows(order), _rows(sorted_index)
+        rows, sorted_rows = _as_rows(order), _as_rows(sorted_index)
         rounds = []
         for number in range(order.size(2)):
-            hidden = self._hidden(order[:, :, number], chunks[:number], lengths)
-            by_index = [_permute(part, rows[number], sorted_rows[number]) for part in (queries, keys, values)]
-            parts = self._attend_in_chunks([*map(self._into_chunks, by_index)], hidden, first=number == 0)
+            hidden = self._hidden_keys(order[:, :, number], chunks[:number], lengths)
+            sorted_qkv = [_permute(part, rows[number], sorted_rows[number]) for part in (queries, keys, values)]
+            parts = self._attend_in_chunks([*map(self._into_chunks, sorted_qkv)], hidden, is_first=number == 0)
             rounds.append([_permute(part.flatten(2, 3), sorted_rows[number], rows[number]) for part in parts])
-        sums, totals, highest = zip(*rounds, strict=True)
-        top = torch.stack(highest).amax(0)
-        scales = [(each - top).exp() for each in highest]
-        total = torch.stack([scale * each for scale, each in zip(scales, totals, strict=True)]).sum(0)
+        sums, totals, maxima = zip(*rounds, strict=True)
+        max_score = torch.stack(maxima).amax(0)
+        scales = [(maximum - max_score).exp() for maximum in maxima]
+        total = torch.stack([scale * weights for scale, weights in zip(scales, totals, strict=True)]).sum(0)
         shares = [(scale / total).to(values.dtype) for scale in scales]
-        return torch.stack([share * each for share, each in zip(shares, sums, strict=True)]).sum(0)
+        return torch.stack([share * heads for share, heads in zip(shares, sums, strict=True)]).sum(0)
 
     @staticmethod
-    def _unit_length(queries: Tensor) -> Tensor:
-        """Return the keys."""
+    def _unit_keys(queries: Tensor) -> Tensor:
+        """Return the keys: the queries at unit length."""
         exact = torch.promote_types(queries.dtype, torch.float32)
         return F.normalize(queries.to(exact), dim=-1).to(queries.dtype)
 
     @torch.no_grad()
-    def _sorted(self, queries: Tensor, lengths: Tensor) -> Tensor:
-        """Sort positions by bucket, then by position: (B, h, N, d_h) -> (B, h, r, N), last the local round, if any."""
+    def _sort_positions(self, queries: Tensor, lengths: Tensor) -> Tensor:
+        """Sort positions by bucket, then by position: (B, h, N, d_h) -> (B, h, r, N); a local round is the last one."""
         position = torch.arange(queries.size(2), device=queries.device)
         if self.selection == "random":
             shape = (*queries.shape[:2], self.hashes, queries.size(2))
-            numbers = torch.randint(torch.iinfo(torch.int32).max, shape, device=queries.device)
+            buckets = torch.randint(torch.iinfo(torch.int32).max, shape, device=queries.device)
         else:
-            numbers = self._buckets(queries, lengths)
-        numbers = numbers.masked_fill(position >= lengths[:, None, None, None], torch.iinfo(torch.int32).max)
-        # All keys differ, so any sort keeps the order of the sequence; ONNX has no stable sort.
-        order = (numbers * position.size(0) + position).sort().indices
+            buckets = self._buckets(queries, lengths)
+        buckets = buckets.masked_fill(position >= lengths[:, None, None, None], torch.iinfo(torch.int32).max)
+        # All sorted numbers differ, so any sort keeps the order of the sequence; ONNX has no stable sort.
+        order = (buckets * position.size(0) + position).sort().indices
         return torch.cat([order, position.expand_as(order[:, :, :1])], dim=2) if self.local else order
 
     def _buckets(self, queries: Tensor, lengths: Tensor) -> Tensor:
@@ -166,20 +166,20 @@ class ReformerAttention(Attention):
             vectors = queries.to(exact)[:, :, None, None]  # (B, h, N, d_h) -> (B, h, 1, 1, N, d_h)
             rotated = vectors @ self.rotations.to(exact)  # (B, h, r, f, N, c)
         columns = self._columns(lengths)[:, None, None, None, None]  # (B,) -> (B, 1, 1, 1, 1)
-        later = torch.arange(rotated.size(-1), device=columns.device) >= columns.unsqueeze(-1)
-        strongest = rotated.abs().masked_fill(later, -1.0).argmax(-1, keepdim=True)
-        negative = rotated.gather(-1, strongest).squeeze(-1) < 0
-        buckets = strongest.squeeze(-1) + columns * negative  # (B, h, r, f, N), each below 2 columns
+        unused = torch.arange(rotated.size(-1), device=columns.device) >= columns.unsqueeze(-1)
+        largest = rotated.abs().masked_fill(unused, -1.0).argmax(-1, keepdim=True)
+        negative = rotated.gather(-1, largest).squeeze(-1) < 0
+        buckets = largest.squeeze(-1) + columns * negative  # (B, h, r, f, N), each below 2 columns
         digits = (2 * columns) ** torch.arange(self.functions, device=columns.device).view(-1, 1)
         return (buckets * digits).sum(3)
 
     def _columns(self, lengths: Tensor) -> Tensor:
-        """Return the columns of a rotation for a sequence of length l, for about 2 l / m buckets."""
+        """Return the number of columns of a rotation that gives a sequence of length l about 2 l / m buckets."""
         buckets = 2 * lengths / self.chunk_length
         return (buckets ** (1 / self.functions) / 2).ceil().clamp(min=1).long()
 
     @torch.no_grad()
-    def _hidden(self, order: Tensor, earlier_chunks: Sequence[Tensor], lengths: Tensor) -> Tensor:
+    def _hidden_keys(self, order: Tensor, earlier_chunks: Sequence[Tensor], lengths: Tensor) -> Tensor:
         """Return True for padding and for pairs that an earlier round contains: (B, h, C, m, 3m), by sorted index.
 
         Args:
@@ -199,25 +199,25 @@ class ReformerAttention(Attention):
         """Cut a sorted sequence into chunks: (B, h, N, e) -> (B, h, C, m, e)."""
         return x.unflatten(2, (-1, self.chunk_length))
 
-    def _attend_in_chunks(self, qkv: Sequence[Tensor], hidden: Tensor, first: bool) -> tuple[Tensor, Tensor, Tensor]:
+    def _attend_in_chunks(self, qkv: Sequence[Tensor], hidden: Tensor, is_first: bool) -> tuple[Tensor, Tensor, Tensor]:
         """Attend in one round, by sorted index.
 
         Args:
             qkv: queries, keys and values, (B, h, C, m, d_h).
             hidden: (B, h, C, m or 1, 3m).
-            first: of the rounds, the one in which a position meets itself.
+            is_first: True for the first round. Later ones hide each position from itself, as a pair counts once.
 
         Returns:
-            Weighted sums of values (B, h, C, m, d_h), the total of the weights, and the highest score, of which the
-            weights are relative, (B, h, C, m, 1), both at least in float32.
+            With weights exp(score - highest score): the weighted sum of values, (B, h, C, m, d_h), the sum of weights
+            and the highest score, (B, h, C, m, 1) each and at least in float32.
         """
         queries, keys, values = qkv
         scores = queries @ _with_neighbours(keys).transpose(-1, -2)  # (B, h, C, m, 3m)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         with torch.no_grad():  # hidden keys have weights of zero, and the highest score cancels out
-            if first:
-                at = torch.arange(scores.size(-1), device=scores.device)
-                scores.masked_fill_(at == at[: self.chunk_length, None] + self.chunk_length, ITSELF)
+            if is_first:
+                index = torch.arange(scores.size(-1), device=scores.device)
+                scores.masked_fill_(index == index[: self.chunk_length, None] + self.chunk_length, SELF_SCORE)
             highest = scores.masked_fill_(hidden, torch.finfo(scores.dtype).min).amax(-1, keepdim=True)
             scores -= highest
         weights = scores.exp_()
@@ -226,30 +226,30 @@ class ReformerAttention(Attention):
         return weights @ _with_neighbours(values), total, highest
 
     def _attend_densely(self, queries: Tensor, values: Tensor, lengths: Tensor) -> Tensor:
-        """Attend to ``selected_keys`` by all scores: (B, h, n, d_h) to (B, h, n, d_h)."""
+        """Compute all scores, and attend to ``selected_keys``: (B, h, n, d_h) to (B, h, n, d_h)."""
         scores = self.scores(queries, lengths)
         scores = scores.masked_fill(~self.selected_keys(queries, lengths), torch.finfo(scores.dtype).min)
         return dropout(scores.softmax(-1), self.dropout, self.training).to(values.dtype) @ values
 
     def scores(self, queries: Tensor, lengths: Tensor) -> Tensor:
-        """Return the scores of all keys, (B, h, n, n), at least in float32: ``ITSELF`` on the diagonal."""
-        scores = queries @ self._unit_length(queries).transpose(-1, -2)
+        """Return the scores of all keys, (B, h, n, n), at least in float32; the diagonal is ``SELF_SCORE``."""
+        scores = queries @ self._unit_keys(queries).transpose(-1, -2)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        itself = torch.eye(queries.size(2), dtype=torch.bool, device=queries.device)
+        diagonal = torch.eye(queries.size(2), dtype=torch.bool, device=queries.device)
         padding = torch.arange(queries.size(2), device=queries.device) >= lengths[:, None, None, None]
-        return scores.masked_fill(itself, ITSELF).masked_fill(padding, torch.finfo(scores.dtype).min)
+        return scores.masked_fill(diagonal, SELF_SCORE).masked_fill(padding, torch.finfo(scores.dtype).min)
 
     @torch.no_grad()
     def selected_keys(self, queries: Tensor, lengths: Tensor) -> Tensor:
         """Return True where a query attends to a key, for any ``reformer_selection``: (B, h, n, d_h) to (B, h, n, n).
 
-        The diagonal is True: a position attends to itself if to no other.
+        The diagonal is True, with ``SELF_SCORE``: a position attends to itself only if there is no other key.
         """
         n, m = queries.size(2), self.chunk_length
         if self.selection in ("hash", "random"):
-            chunks = (_inverse(self._sorted(queries, lengths)) // m).int().unbind(2)  # for each round (B, h, n)
-            in_rounds = ((chunk.unsqueeze(-1) - chunk.unsqueeze(-2)).abs_() <= 1 for chunk in chunks)
-            return reduce(torch.logical_or, in_rounds)  # one by one, as each has B h n^2 numbers
+            chunks = (_inverse(self._sort_positions(queries, lengths)) // m).int().unbind(2)  # for each round (B, h, n)
+            round_masks = ((chunk.unsqueeze(-1) - chunk.unsqueeze(-2)).abs_() <= 1 for chunk in chunks)
+            return reduce(torch.logical_or, round_masks)  # one by one, as each has B h n^2 entries
         local = self.local_keys(n, queries.device)
         if self.selection == "exact":
             ranking, width = self.scores(queries, lengths).masked_fill(local, torch.finfo(torch.float32).min), 1
@@ -262,17 +262,17 @@ class ReformerAttention(Attention):
         return selected.repeat_interleave(width, dim=3)[..., :n] | local
 
     def local_keys(self, n: int, device: torch.device) -> Tensor:
-        """Return True where a query attends to a key without selection: (n, n), the local round or the diagonal."""
-        at = torch.arange(n, device=device)
+        """Return True where a query attends to a key without selection, (n, n): the local round, or the diagonal."""
+        position = torch.arange(n, device=device)
         if not self.local:
-            return at.unsqueeze(1) == at
-        return (at.unsqueeze(1) // self.chunk_length - at // self.chunk_length).abs() <= 1
+            return position.unsqueeze(1) == position
+        return (position.unsqueeze(1) // self.chunk_length - position // self.chunk_length).abs() <= 1
 
     def _segment_scores(self, queries: Tensor, lengths: Tensor) -> Tensor:
         """Score segments of m positions by their mean keys: (B, h, n, d_h) -> (B, h, n, C)."""
-        keys = into_blocks(self._unit_length(queries).transpose(1, 2), self.chunk_length)  # (B, C, m, h, d_h)
-        at = torch.arange(queries.size(2), device=queries.device)
-        real = into_blocks(at < lengths.unsqueeze(1), self.chunk_length)  # (B, C, m)
+        keys = into_blocks(self._unit_keys(queries).transpose(1, 2), self.chunk_length)  # (B, C, m, h, d_h)
+        position = torch.arange(queries.size(2), device=queries.device)
+        real = into_blocks(position < lengths.unsqueeze(1), self.chunk_length)  # (B, C, m)
         means = (keys * real[..., None, None]).sum(2) / real.sum(2).clamp(min=1)[..., None, None]  # (B, C, h, d_h)
         scores = (queries @ means.permute(0, 2, 3, 1)).to(torch.promote_types(queries.dtype, torch.float32))
         return scores.masked_fill(~real[:, None, None, :, 0], torch.finfo(scores.dtype).min)
@@ -280,12 +280,12 @@ class ReformerAttention(Attention):
 
 def _inverse(order: Tensor) -> Tensor:
     """Return the inverse of permutations, (..., N)."""
-    at = torch.arange(order.size(-1), device=order.device)
-    return torch.empty_like(order).scatter_(-1, order, at.expand_as(order))
+    index = torch.arange(order.size(-1), device=order.device)
+    return torch.empty_like(order).scatter_(-1, order, index.expand_as(order))
 
 
 class _Permutation(torch.autograd.Function):
-    """Permutation of rows, whose gradient is the inverse permutation: faster than a sum, and deterministic on a GPU."""
+    """Permutation of rows. Its gradient is the inverse permutation, faster than a sum, and deterministic on a GPU."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
@@ -297,19 +297,19 @@ class _Permutation(torch.autograd.Function):
         return gradient.index_select(0, *ctx.saved_tensors), None, None
 
 
-def _rows(order: Tensor) -> tuple[Tensor, ...]:
-    """Return positions as rows of all sequences and heads together: (B, h, r, N) to r times (B h N,)."""
+def _as_rows(order: Tensor) -> tuple[Tensor, ...]:
+    """Return positions as rows of all sequences and heads, for each round: (B, h, r, N) to r times (B h N,)."""
     sequences = torch.arange(order[..., 0, 0].numel(), device=order.device).view(*order.shape[:2], 1, 1)
     return (sequences * order.size(3) + order).movedim(2, 0).flatten(1).unbind(0)
 
 
 def _permute(x: Tensor, rows: Tensor, inverse: Tensor) -> Tensor:
-    """Permute positions: (B, h, N, e), by ``_rows`` of a permutation and of its inverse."""
+    """Permute the positions of x, (B, h, N, e), by ``_as_rows`` of a permutation and of its inverse."""
     permuted: Tensor = _Permutation.apply(x.flatten(0, 2), rows, inverse)
     return permuted.view_as(x)
 
 
 def _with_neighbours(chunks: Tensor, fill: int = 0) -> Tensor:
-    """Concatenate each chunk with both neighbours, `fill` outside: (..., C, m, e) -> (..., C, 3m, e)."""
-    around = F.pad(chunks, (0, 0, 0, 0, 1, 1), value=fill)
-    return torch.cat([around[..., :-2, :, :], around[..., 1:-1, :, :], around[..., 2:, :, :]], dim=-2)
+    """Concatenate each chunk with both neighbours, `fill` beyond the ends: (..., C, m, e) -> (..., C, 3m, e)."""
+    padded = F.pad(chunks, (0, 0, 0, 0, 1, 1), value=fill)
+    return torch.cat([padded[..., :-2, :, :], padded[..., 1:-1, :, :], padded[..., 2:, :, :]], dim=-2)

@@ -22,7 +22,7 @@ class SoftmaxAttention(Attention):
     def forward(self, x: Tensor, padding_mask: Tensor | None = None, first_values: Tensor | None = None) -> Tensor:
         attn_mask = None if padding_mask is None else ~padding_mask[:, None, None, :]  # (B, n) -> (B, 1, 1, n)
         if self.alibi:
-            at = torch.arange(x.size(1), device=x.device)[None, None]  # a fused kernel takes masks of four dimensions
-            attn_mask = self.add_alibi(attn_mask, at, at)
+            position = torch.arange(x.size(1), device=x.device)[None, None]  # a fused kernel's mask has four dimensions
+            attn_mask = self.add_alibi(attn_mask, position, position)
         queries, keys, values = map(self.split_heads, self.project(x, first_values))
         return self.join_heads(self.attend(queries, keys, values, attn_mask))

@@ -8,7 +8,7 @@ from tests.helpers.layers import D, N, build
 
 
 def full_attention(reformer, x):
-    """Return what LSH attention approximates: full attention to all other positions, with queries as keys."""
+    """Return full attention to all other positions with queries as keys, which LSH attention approximates."""
     queries, values = reformer.split_heads(reformer.q_proj(x)), reformer.split_heads(reformer.v_proj(x))
     mask = ~torch.eye(x.size(1), dtype=torch.bool)
     heads = F.scaled_dot_product_attention(queries, F.normalize(queries, dim=-1), values, mask, scale=1.0)
@@ -56,7 +56,7 @@ def test_keys_have_no_parameters():
 
 
 def test_half_precision_hashes_do_not_depend_on_the_batch():
-    """A product whose layout changed with the batch would round differently, and change a quarter of the buckets."""
+    """If the layout of a product depended on the batch, other rounding would change a quarter of the buckets."""
     reformer = build("reformer", heads=4, n=512, d=64)[0].bfloat16()
     x = torch.randn(2, 512, 64, dtype=torch.bfloat16)
     together, alone = reformer(x)[0].float(), reformer(x[:1])[0].float()

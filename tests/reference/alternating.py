@@ -1,8 +1,8 @@
-"""Alternating attention: each layer is one of three others."""
+"""Alternating attention: a layer is softmax attention, Linformer or Longformer."""
 
 from . import longformer, naive_attention
 
 
 def reference(module, x):
-    others = {"softmax": naive_attention.softmax, "linformer": naive_attention.linformer}
-    return {**others, "longformer": longformer.reference}[module.name](module, x)
+    references = {"softmax": naive_attention.softmax, "linformer": naive_attention.linformer}
+    return {**references, "longformer": longformer.reference}[module.name](module, x)

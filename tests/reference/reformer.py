@@ -8,7 +8,7 @@ from .naive_attention import attend, join_heads
 
 
 def bucket(rotations, vector, factor):
-    """Hash functions (f, d_h, c), each argmax([v R; -v R]) over `factor` buckets, as digits of one number."""
+    """Return the bucket of a vector v: f hashes argmax([v R; -v R]), each below `factor`, as digits of one number."""
     number = 0
     for power, rotation in enumerate(rotations):
         rotated = vector @ rotation[:, : factor // 2]

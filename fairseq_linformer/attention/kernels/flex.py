@@ -1,13 +1,14 @@
 """Local windows on a GPU by one kernel, PyTorch's FlexAttention (Dong et al. 2024, arXiv 2412.05496).
 
 ``local.py`` and ``longformer.py`` copy the keys of each query block. Here every key is stored once, and a mask tells
-which blocks attend to it. Hidden tiles of scores are skipped, and so is the mask in fully visible tiles. Results differ
-by rounding alone.
+which blocks attend to it. Hidden tiles of scores are skipped, and so is the mask in fully visible tiles. The formulas
+are those of ``linformer.py`` and ``longformer.py``, and results differ by rounding alone. Keys and values take O(B s d)
+memory, and scores none.
 
 There is no dropout on attention weights, and no kernel for a layer without a window. On a CPU PyTorch computes all n x
 s scores, and has no backward pass.
 
-Dimensions: B batch, n sequence length, m projected keys, g sinks, s keys, h heads, d_h = d / h.
+Dimensions: B batch, n sequence length, m projected keys, g sinks, s keys, d embedding, h heads, d_h = d / h.
 """
 
 import copy
@@ -31,7 +32,7 @@ TILE = 128  # queries, or keys, that the kernel computes or skips together
 MIN_HEAD_DIM = 16  # d_h below which PyTorch has no kernel
 MAX_CACHED_MASKS = 64  # per layer, each for one length
 # Tiles of queries and keys, stages and warps, in 16 bits: on an H200 both passes take about 0.8 times as long as with
-# PyTorch's own choice, whose backward kernel has the tiles of 128 that its list for autotuning omits because they fail.
+# PyTorch's defaults. Its default tiles of 128 for the backward kernel are not in its list for autotuning: they fail.
 HOPPER = {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64, "fwd_num_stages": 3, "fwd_num_warps": 4}
 HOPPER |= {"bwd_BLOCK_M1": 32, "bwd_BLOCK_N1": 64, "bwd_BLOCK_M2": 64, "bwd_BLOCK_N2": 32}
 HOPPER |= {"bwd_num_stages": 3, "bwd_num_warps": 4}
@@ -39,11 +40,12 @@ RECOMPILE_LIMIT = 64  # compiled graphs of the kernel: one or two lengths, padde
 
 
 class FlexInputs(NamedTuple):
-    """Queries and keys of a layer.
+    """Queries, keys and values of a layer.
 
     Attributes:
-        queries: of the text, (B, n, h, d_h).
-        keys, values: of projected keys and sinks, zeros, then of the text, as ``lay_out`` orders them, (B, s, h, d_h).
+        queries: (B, n, h, d_h).
+        keys, values: projected ones and sinks, zeros, then those of the text, as ``lay_out`` orders them, (B, s, h,
+            d_h).
         prefix_len, prefix_pad: m + g, and the number of zeros before the text.
     """
 
@@ -174,8 +176,8 @@ class FlexKernel:
             if len(self.cached) >= MAX_CACHED_MASKS:
                 self.cached.pop(next(iter(self.cached)))
             with torch.inference_mode(False):  # whose tensors training could not use later
-                none = torch.zeros((1, length), dtype=torch.bool, device=device)
-                spec = self.spec(attention, prefix_len, none)
+                no_padding = torch.zeros((1, length), dtype=torch.bool, device=device)
+                spec = self.spec(attention, prefix_len, no_padding)
                 self.cached[cache_key] = _length_mask(spec, inputs.prefix_pad, length, padded)
         mask, block_starts = self.cached[cache_key]
         if padding_mask is not None:
@@ -225,10 +227,11 @@ def make_mask_mod(visibility: Visibility, block_starts: Tensor) -> Callable[[Ten
     begin, length = torch.where(outside, stop, start), torch.where(outside, 2**32 - stop + start, stop - start)
     begin = ((begin + 2**32) % 2**32 - 2**31).int()
     length = (length.clamp(max=2**32 - 1) - 2**31).int()
-    one = len(outside) == 1
+    shared = len(outside) == 1  # by all sequences of the batch
 
     def mask_mod(b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
-        return block_starts[q] - (begin[0, kv] if one else begin[b, kv]) < (length[0, kv] if one else length[b, kv])
+        row = 0 if shared else b
+        return block_starts[q] - begin[row, kv] < length[row, kv]
 
     return mask_mod
 
@@ -244,11 +247,11 @@ def make_block_mask(visibility: Visibility, block_starts: Tensor, full_tiles: bo
     first, last = block_starts[::TILE, None], block_starts[TILE - 1 :: TILE, None]  # of the queries in each tile
     start, stop, outside = visibility
     any_visible = outside | ((start <= last) & (first < stop))  # (n / TILE, s)
-    every = torch.where(outside, start == stop, (start <= first) & (last < stop))
-    any_visible, every = any_visible.unflatten(1, (-1, TILE)).any(2), every.unflatten(1, (-1, TILE)).all(2)
+    all_visible = torch.where(outside, start == stop, (start <= first) & (last < stop))
+    any_visible, all_visible = any_visible.unflatten(1, (-1, TILE)).any(2), all_visible.unflatten(1, (-1, TILE)).all(2)
     sizes = (TILE * any_visible.size(0), outside.size(1))
-    numbers, indices = _dense_to_ordered(any_visible & ~every if full_tiles else any_visible)
-    full_numbers, full_indices = _dense_to_ordered(every) if full_tiles else (None, None)
+    numbers, indices = _dense_to_ordered(any_visible & ~all_visible if full_tiles else any_visible)
+    full_numbers, full_indices = _dense_to_ordered(all_visible) if full_tiles else (None, None)
     return BlockMask.from_kv_blocks(numbers, indices, full_numbers, full_indices, TILE, seq_lengths=sizes)
 
 
@@ -265,7 +268,7 @@ def _flex(queries: Tensor, keys: Tensor, values: Tensor, **options: Any) -> Tens
 
 
 def _options(queries: Tensor) -> dict[str, Any]:
-    # The kernel for few queries is another one, which a short text does not need.
+    # PyTorch has another kernel for few queries, which decodes token by token; a short text does not need it.
     options: dict[str, Any] = {"FORCE_USE_FLEX_ATTENTION": True}
     if queries.dtype != torch.float32 and queries.size(-1) <= 64 and _is_hopper(queries.device):
         options |= HOPPER
@@ -279,14 +282,14 @@ def _is_hopper(device: torch.device) -> bool:
 
 @cache
 def _compiled() -> Callable[..., Tensor]:
-    # Transposed inside, because PyTorch copies a gradient whose layout is not that of a contiguous tensor.
+    # _flex transposes within the graph, because PyTorch copies a gradient that is not contiguous.
     compiled = torch.compile(_flex)
 
     def kernel(*inputs: Tensor, **options: Any) -> Tensor:
         # A setting per thread: autograd's threads recompute layers.
         torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
-        # Within DistributedDataParallel PyTorch would split the graph by parameters, of which there are none, and does
-        # not support that for this kernel.
+        # In DistributedDataParallel PyTorch would split the graph by parameters. This graph has none, and PyTorch does
+        # not support splitting this kernel.
         torch._dynamo.config.optimize_ddp = False
         return compiled(*inputs, kernel_options=_options(inputs[0]), **options)
 
