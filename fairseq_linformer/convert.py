@@ -246,9 +246,9 @@ def _shared_parameters(old: LinformerRobertaModel, new: LinformerRobertaModel) -
     other_projection = other_attention or old.args.projection != new.args.projection
 
     def has_same_meaning(name: str) -> bool:
-        _, inside, parameter = name.partition(".self_attn.")
+        _, in_attention, parameter = name.partition(".self_attn.")
         module = parameter.partition(".")[0]
-        if not inside or module in COMMON_PARAMETERS:
+        if not in_attention or module in COMMON_PARAMETERS:
             return True
         return not (other_projection if module.endswith("_projection") else other_attention)
 
@@ -411,13 +411,13 @@ def fit_attention(teacher: SentenceEncoder, student: SentenceEncoder, batches: S
     groups = [{"params": [matrix.requires_grad_()], "lr": step} for matrix, step in zip(matrices, steps, strict=True)]
     optimizer = torch.optim.Adam(groups)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, len(to_train))
-    before = _attention_errors(teacher, student, held_out).tolist()
+    initial_errors = _attention_errors(teacher, student, held_out).tolist()
     for batch in to_train:
         optimizer.zero_grad()
         _attention_errors(teacher, student, batch).sum().backward()
         optimizer.step()
         schedule.step()
-    return Errors(before, _attention_errors(teacher, student, held_out).tolist())
+    return Errors(initial_errors, _attention_errors(teacher, student, held_out).tolist())
 
 
 def _attention_errors(teacher: SentenceEncoder, student: SentenceEncoder, tokens: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ def idle_cores() -> int:
 
 
 def _idle_ticks() -> int:
-    """Return the time that available cores have been idle or waiting for a disk."""
+    """Return the clock ticks that available cores have been idle or waiting for a disk."""
     names = {f"cpu{core}" for core in os.sched_getaffinity(0)}
     rows = (line.split() for line in PROC_STAT.read_text(encoding="ascii").splitlines())
     return sum(int(row[4]) + int(row[5]) for row in rows if row and row[0] in names)

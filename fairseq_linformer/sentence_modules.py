@@ -94,7 +94,8 @@ def pooling_of(files: Mapping[str, str]) -> str:
     if not paths:
         return "mean"
     settings = json.loads(files.get(f"{paths[0]}/config.json", "{}"))
-    modes = [name.removeprefix("pooling_mode_") for name, on in settings.items() if on is True and "_mode_" in name]
+    names = [name for name, value in settings.items() if value is True and "_mode_" in name]
+    modes = [name.removeprefix("pooling_mode_") for name in names]
     if "pooling_mode" in settings:  # sentence-transformers 6 has one name, or a list of them
         modes = settings["pooling_mode"]
         modes = [modes] if isinstance(modes, str) else modes

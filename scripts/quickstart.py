@@ -56,10 +56,10 @@ from fairseq_linformer.training.launch import FINE_TUNING, command_line, overrid
 # Smaller than tiny_512: in the same time it trains on four times as much text, which matters more than its size.
 SIZES = ["model.encoder_layers=2", "model.encoder_embed_dim=128", "model.encoder_ffn_embed_dim=512"]
 RECIPE = ["+preset=fast", "dataset.batch_size=4", "optimization.lr=[0.005]", "lr_scheduler.warmup_updates=150"]
-RECIPE += ["checkpoint.save_interval_updates=500"]  # also the interval of validation, which adds 5 % of time at 200
+RECIPE += ["checkpoint.save_interval_updates=500"]  # validates as often; every 200 updates it would add 5 % of time
 # Any word may determine the package, hence the mean.
 FINE_TUNING_RECIPE = ["recipe=docstrings", "optimizer=muon", "model.classifier_pooling=mean"]
-JOBS = 2  # fine-tunings at a time: on two cores their starts and validations overlap
+JOBS = 2  # fine-tunings at a time: on two cores, the start and the validation of one overlap with updates of the other
 CHARACTERS = 400  # of each docstring to classify, so that it takes minutes
 VALID_BYTES = 300_000  # of validation text, for the same reason
 SAMPLE = 20_000_000  # characters to train the vocabulary on: more than the documentation has
@@ -164,10 +164,10 @@ def compare_fine_tuning(folder: Path, checkpoint: Path, seeds: list[int], update
     if not data.is_dir():
         write_labelled(data, own_task("docstrings", "single-label"), splits, load_tokenizer(folder / "data"))
     words, majority = (metrics["valid"]["accuracy"] for metrics in fit_baselines(data))
-    starts = {"pretrained": checkpoint, "random weights": None}
+    initial_checkpoints = {"pretrained": checkpoint, "random weights": None}
     calls = [
-        partial(fine_tune, data, start, folder / f"fine-tuned-{name.replace(' ', '-')}-{seed}", seed, updates)
-        for name, start in starts.items()
+        partial(fine_tune, data, initial, folder / f"fine-tuned-{name.replace(' ', '-')}-{seed}", seed, updates)
+        for name, initial in initial_checkpoints.items()
         for seed in seeds
     ]
     runs: list[list[dict]] = []
@@ -278,13 +278,13 @@ def quickstart(
 
 if __name__ == "__main__":
     parser = Parser(None, __doc__)
-    add, count = parser.add_argument, number(int, least=1)
+    add, count = parser.add_argument, number(int, minimum=1)
     add("--corpus", metavar="FILE", nargs="+", type=Path, default=[], help="your own text files")
-    parser.share("--out", required=False, default=Path("quickstart"), help="folder of everything that is made")
+    parser.add_shared("--out", required=False, default=Path("quickstart"), help="folder of everything that is made")
     add("--vocab-size", metavar="N", type=count, default=2000, help="pieces")
     add("--updates", metavar="N", type=count, default=2500, help="of pretraining")
     add("--fine-tuning-updates", metavar="N", type=count, default=250, help="of fine-tuning")
-    parser.share("--seeds", help="of fine-tuning")
+    parser.add_shared("--seeds", help="of fine-tuning")
     arguments = parser.parse_args()
     with program():
         quickstart(**vars(arguments))

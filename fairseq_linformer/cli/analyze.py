@@ -26,19 +26,19 @@ from .program import quieten_transformers
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.share("model", help="checkpoint, folder of a run (its best checkpoint), or folder of transformers")
+    parser.add_shared("model", help="checkpoint, folder of a run (its best checkpoint), or folder of transformers")
     add = parser.add_argument
     add("--input", metavar="FILE", type=Path, required=True, help="text file, plain, .gz or .xz; all of it is read")
-    parser.share("--out", help="folder to make")
+    parser.add_shared("--out", help="folder to make")
     vocabulary = (
         "vocabulary: a prepared folder, a run, or a .model file of sentencepiece (default: the data of the model's "
         "training)"
     )
-    parser.share("--tokenizer", required=False, help=vocabulary)
+    parser.add_shared("--tokenizer", required=False, help=vocabulary)
     rows = "number of blocks of n tokens to average over, evenly spaced in the text"
-    add("--rows", metavar="R", type=number(int, least=1), default=8, help=rows)
+    add("--rows", metavar="R", type=number(int, minimum=1), default=8, help=rows)
     tokens = "number of first tokens to draw maps of, at most 64; up to 48 have labels"
-    add("--tokens", metavar="T", type=number(int, least=1, most=64), default=32, help=tokens)
+    add("--tokens", metavar="T", type=number(int, minimum=1, maximum=64), default=32, help=tokens)
 
 
 def run(model: Path, input: Path, out: Path, tokenizer: Path | None, rows: int, tokens: int) -> None:

@@ -21,17 +21,17 @@ _OVERRIDE = re.compile(r"(\+\+?|~)?[A-Za-z_][\w./@:-]*=|~[A-Za-z_][\w./@:-]*$") 
 
 
 def number(
-    number_type: type[Number], *, least: float = -math.inf, above: float = -math.inf, most: float = math.inf
+    number_type: type[Number], *, minimum: float = -math.inf, above: float = -math.inf, maximum: float = math.inf
 ) -> Callable[[str], Number]:
-    """Return an argparse type for finite numbers from `least` to `most`, and above `above`."""
-    bounds = {"at least {:g}": least, "above {:g}": above, "at most {:g}": most}
+    """Return an argparse type for finite numbers from `minimum` to `maximum`, and greater than `above`."""
+    bounds = {"at least {:g}": minimum, "above {:g}": above, "at most {:g}": maximum}
     limits = " and ".join(words.format(bound) for words, bound in bounds.items() if math.isfinite(bound))
     allowed = f"a {'whole number' if number_type is int else 'number'} {limits}".rstrip()
 
     def parse(text: str) -> Number:
         with contextlib.suppress(ValueError):
             value = number_type(text)
-            if least <= value <= most and above < value < math.inf:
+            if minimum <= value <= maximum and above < value < math.inf:
                 return value
         raise argparse.ArgumentTypeError(f"{text} is not allowed: it must be {allowed}")
 
@@ -43,15 +43,15 @@ class Distinct(argparse.Action):
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         if len(set(values)) < len(values):
-            named = " ".join(map(str, values))
-            raise argparse.ArgumentError(self, f"{named} is not allowed: it must name each once")
+            items = " ".join(map(str, values))
+            raise argparse.ArgumentError(self, f"{items} is not allowed: each may be given only once")
         setattr(namespace, self.dest, values)
 
 
 # Arguments of several verbs: defaults of the arguments of `add_argument`.
 SHARED: dict[str, dict[str, Any]] = {
     "model": {"metavar": "MODEL", "type": Path, "help": "checkpoint, or the folder of its run (its best checkpoint)"},
-    "--out": {"metavar": "DIR", "type": Path, "required": True, "help": "folder to make; must not exist, or be empty"},
+    "--out": {"metavar": "DIR", "type": Path, "required": True, "help": "folder to make, new or empty"},
     "--data": {"metavar": "DIR", "type": Path},
     "--tokenizer": {
         "metavar": "DIR|FILE",
@@ -64,7 +64,7 @@ SHARED: dict[str, dict[str, Any]] = {
     "--tasks": {"metavar": "TASK", "nargs": "+", "action": Distinct},
     "--text": {"metavar": "COLUMN", "help": "column, key or number of the text (default: as prepared, else text or 0)"},
     "--from": {"dest": "format"},
-    "--seeds": {"metavar": "N", "nargs": "+", "type": number(int, least=0), "action": Distinct, "default": [1, 2, 3]},
+    "--seeds": {"metavar": "N", "nargs": "+", "type": number(int, minimum=0), "action": Distinct, "default": [1, 2, 3]},
     "--second": {"metavar": "COLUMN", "help": "column or key of the second text of a pair (default: as prepared)"},
 }
 
@@ -92,7 +92,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog=command, description=description, formatter_class=Help, allow_abbrev=False)
         self._takes_overrides = False
 
-    def share(self, name: str, **changes: Any) -> None:
+    def add_shared(self, name: str, **changes: Any) -> None:
         """Add an argument of `SHARED` with the changes of this verb."""
         self.add_argument(name, **{**SHARED[name], **changes})
 

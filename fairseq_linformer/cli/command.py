@@ -29,7 +29,7 @@ Train a Linformer on your text, and use it. `linformer VERB --help` describes a 
 
 {}
 
-Pretraining is a command of fairseq's:
+For pretraining there is a command of fairseq:
   fairseq-hydra-train --config-dir "$(linformer configs)/pretrain" --config-name tiny_512 task.data=DIR"""
 
 

@@ -31,11 +31,12 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.share("model", help="checkpoint, run's folder (the best checkpoint), folder of transformers, or Hub name")
+    sources = "checkpoint, run's folder (its best checkpoint), folder of transformers, or name on the Hub"
+    parser.add_shared("model", help=sources)
     parser.take_overrides("MODEL --out DIR [options] [model.NAME=VALUE ...]")
-    parser.share("--out")
+    parser.add_shared("--out")
     long = "options for N tokens at linear cost, not full attention; N must be a multiple of the source's positions"
-    parser.add_argument("--long", metavar="N", type=number(int, least=1), help=long)
+    parser.add_argument("--long", metavar="N", type=number(int, minimum=1), help=long)
     longer = "embeddings of further positions: repeat the source's (tile) or stretch them over all (interpolate)"
     parser.add_argument("--positions", choices=EXTENSIONS, default="tile", help=longer)
     corpus = "prepared corpus to fit E and F, or Hedgehog's feature map"

@@ -6,11 +6,12 @@
 
 A pretrained checkpoint becomes a masked language model, a fine-tuned one a classifier with its labels. The folder
 contains weights, tokenizer, model card and the code of the model, which transformers runs with trust_remote_code=True.
-A model that equals RoBERTa or ModernBERT of transformers (a RoBERTa has attention=softmax, norms after each block and
-no convolution; a ModernBERT is an imported one) needs no code.
+No code is needed for a model that equals a RoBERTa of transformers (attention=softmax, norms after each block, no
+convolution) or a ModernBERT (an imported one).
 Before the folder is created, its logits are compared with those in fairseq.
 
---format onnx takes a checkpoint, or a folder of transformers: one of ours, or that of a RoBERTa. Its code is not run.
+--format onnx takes a checkpoint, or a folder of transformers with a model of this package, a RoBERTa or a ModernBERT.
+Code in the folder is not run.
 The file takes batches of any size and length, padded on the right, and has the names of optimum: the inputs input_ids
 and attention_mask, and the output logits, or last_hidden_state of a model without a head. Weights above 1.5 GB are
 written to FILE.data. The command prints the size of the file, and the latency of onnxruntime and PyTorch for one
@@ -34,12 +35,12 @@ ROUNDS = 20
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.share("model")
-    parser.share("--out", metavar="DIR|FILE", help="folder to make; for ONNX the file to write")
+    parser.add_shared("model")
+    parser.add_shared("--out", metavar="DIR|FILE", help="folder to make; for ONNX the file to write")
     formats = ("transformers", "onnx")
     parser.add_argument("--format", choices=formats, default=formats[0], help="format of the new file")
     data = "prepared folder with the vocabulary and labels (default: that of the training)"
-    parser.share("--data", help=data)
+    parser.add_shared("--data", help=data)
 
 
 def run(model: Path, out: Path, format: str, data: Path | None) -> None:

@@ -17,8 +17,8 @@ from .program import quieten_transformers, resolve_model
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.share("model", metavar="FOLDER", help="model of transformers, or its name on the Hub")
-    parser.share("--out")
+    parser.add_shared("model", metavar="FOLDER", help="model of transformers, or its name on the Hub")
+    parser.add_shared("--out")
 
 
 def run(model: Path, out: Path) -> None:

@@ -44,20 +44,20 @@ if TYPE_CHECKING:
 def add_arguments(parser: Parser) -> None:
     parser.usage = "%(prog)s MODEL --input FILE [options]\n       %(prog)s --runs DIR --data DIR --out DIR"
     add = parser.add_argument
-    parser.share("model", nargs="?", help="fine-tuned checkpoint, or the folder of its run (its best checkpoint)")
+    parser.add_shared("model", nargs="?", help="fine-tuned checkpoint, or the folder of its run (its best checkpoint)")
     add("--input", metavar="FILE", help=f"texts: .{', .'.join(FORMATS)}, also .gz or .xz, or - for standard input")
-    parser.share("--from", choices=FORMATS, help="format of the input (default: by its name; txt for -)")
-    parser.share("--text")
-    parser.share("--second")
-    top = "print the N most probable classes with their probabilities, instead of all"
-    add("--top", metavar="N", type=number(int, least=1), help=top)
+    parser.add_shared("--from", choices=FORMATS, help="format of the input (default: by its name; txt for -)")
+    parser.add_shared("--text")
+    parser.add_shared("--second")
+    top = "print only the N most probable classes with their probabilities"
+    add("--top", metavar="N", type=number(int, minimum=1), help=top)
     precision = "auto: bf16 (matrix products in bfloat16) if the processor or GPU has instructions for it"
     add("--precision", choices=("float32", "bf16", "auto"), help=f"default: float32; {precision}")
     add("--to", choices=("tsv", "jsonl"), help="format of the output (default: tsv)")
     data = "prepared task with vocabulary and labels (default: that of the training); with --runs: a folder of tasks"
-    parser.share("--data", help=data)
+    parser.add_shared("--data", help=data)
     add("--runs", metavar="DIR", type=Path, help="folder of linformer finetune with GLUE's tasks, for a submission")
-    parser.share("--out", required=False, help="folder to make for the submission")
+    parser.add_shared("--out", required=False, help="folder to make for the submission")
 
 
 def run(**arguments: Any) -> None:
@@ -94,18 +94,18 @@ def predict(
     if format is None:
         raise no_format(path, ENDINGS)
     if format == "txt" and (text or second):
-        raise UserError(f"--text and --second name columns or keys, but {input} is read as txt: lines of text")
+        raise UserError(f"--text and --second name columns or keys, but {input} is read as txt, which has none")
     if input != "-" and not path.exists():
         raise UserError(f"--input {input}: there is no such file")
     with contextlib.nullcontext(sys.stdin.buffer) if input == "-" else unpacked(path) as stream:
-        predictor = Predictor(_checkpoint(model), data, bfloat16=_takes_bfloat16(precision))
+        predictor = Predictor(_checkpoint(model), data, bfloat16=_use_bfloat16(precision))
         if second is not None and not predictor.pairs:
             raise UserError(f"--second {second}: {model} predicts single texts")
         label_type = predictor.record.kind
         if top is not None and label_type not in ("single-label", "multi-label"):
             raise UserError(f"--top {top}: {model} predicts {label_type}, without probabilities of classes")
         name = "standard input" if input == "-" else input
-        with _to_read_twice(stream) as lines:
+        with _seekable(stream) as lines:
             table = {column for row in itertools.islice(parse_rows(lines, format, name), 1) for column in row.columns}
             lines.seek(0)
             prepared = [column if column in table else None for column in (*predictor.record.columns, None, None)]
@@ -118,8 +118,8 @@ def predict(
             _print(predictor, read_rows(lines, *columns), top, to)
 
 
-def _takes_bfloat16(precision: str) -> bool:
-    """Return True for bf16, and for auto where there are instructions for it; print what auto has chosen."""
+def _use_bfloat16(precision: str) -> bool:
+    """Return True for bf16, and for auto if there are instructions for bfloat16; print the choice of auto."""
     import torch
 
     from ..precision import bfloat16_instructions, describe_precision
@@ -127,19 +127,19 @@ def _takes_bfloat16(precision: str) -> bool:
     if precision != "auto":
         return precision == "bf16"
     on_gpu = torch.cuda.is_available()
-    chosen = bfloat16_instructions(on_gpu) is not None
-    print(describe_precision(chosen, on_gpu), file=sys.stderr)
-    return chosen
+    has_instructions = bfloat16_instructions(on_gpu) is not None
+    print(describe_precision(has_instructions, on_gpu), file=sys.stderr)
+    return has_instructions
 
 
 def _checkpoint(model: Path) -> Path:
-    """Return the checkpoint of a path, without proposing `linformer import` as other verbs do."""
+    """Return the checkpoint file of a path; unlike for other verbs, an error does not propose `linformer import`."""
     from ..checkpoint import checkpoint_file
 
     try:
         file = checkpoint_file(model)
     except UserError as error:
-        hint = "predict reads checkpoints, and transformers' pipeline uses this folder"
+        hint = "predict takes a checkpoint; use this folder with transformers' pipeline"
         raise UserError(f"{model} is a folder of transformers: {hint}") from error
     if not file.is_file() and (runs := sorted(str(path.parent) for path in model.glob(f"*/**/{file.name}"))):
         raise UserError(f"{model} has no checkpoint: name one of its runs, {join_truncated(runs)}")
@@ -147,7 +147,7 @@ def _checkpoint(model: Path) -> Path:
 
 
 @contextlib.contextmanager
-def _to_read_twice(stream: BinaryIO) -> Iterator[BinaryIO]:
+def _seekable(stream: BinaryIO) -> Iterator[BinaryIO]:
     """Yield a seekable file: the stream, or a temporary copy of a pipe."""
     if stream.seekable() and stream.tell() == 0:
         yield stream
@@ -183,8 +183,8 @@ def _as_table(predictions: Iterator[Prediction], task: Task, top: int | None) ->
             label = json.dumps(label, ensure_ascii=False) if has_commas else ",".join(label)
         cells = [f"{value:.4f}" for value in prediction.probabilities.values()]
         if top is not None:
-            pairs = most_probable(prediction.probabilities, top).items()
-            cells = [cell for name, value in pairs for cell in (name, f"{value:.4f}")]
+            classes = most_probable(prediction.probabilities, top).items()
+            cells = [cell for name, value in classes for cell in (name, f"{value:.4f}")]
         yield "\t".join([label, *cells])
 
 
@@ -193,8 +193,8 @@ def _as_json(predictions: Iterator[Prediction], label_type: str, top: int | None
         if label_type == "regression":
             yield json.dumps({"score": float(cast(str, prediction.label))})
         else:
-            named = {"label" if label_type == "single-label" else "labels": prediction.label}
-            yield json.dumps({**named, "probabilities": most_probable(prediction.probabilities, top)})
+            label = {"label" if label_type == "single-label" else "labels": prediction.label}
+            yield json.dumps({**label, "probabilities": most_probable(prediction.probabilities, top)})
 
 
 def most_probable(probabilities: dict[str, float], top: int | None) -> dict[str, float]:

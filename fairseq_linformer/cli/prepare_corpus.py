@@ -18,17 +18,17 @@ def add_arguments(parser: Parser) -> None:
     add = parser.add_argument
     add("--train", metavar="FILE", nargs="+", type=Path, required=True, help="text to train on")
     add("--valid", metavar="FILE", nargs="+", type=Path, required=True, help="text to validate on")
-    parser.share("--out")
+    parser.add_shared("--out")
     helptext = (
         "vocabulary to use: a .model file of sentencepiece, with the dict.txt in its folder if any; a folder with "
     )
     helptext += "GPT-2's encoder.json and vocab.bpe; a prepared folder; or a run (default: train a vocabulary)"
-    parser.share("--tokenizer", required=False, help=helptext)
-    positive = number(int, least=1)
+    parser.add_shared("--tokenizer", required=False, help=helptext)
+    positive = number(int, minimum=1)
     add("--vocab-size", metavar="N", type=positive, help="pieces to train, 256 of them bytes (default: 8000)")
     sample = "maximum number of characters that the pieces are trained on (default: 10000000)"
     add("--sample-characters", metavar="N", type=positive, help=sample)
-    add("--seed", metavar="N", type=number(int, least=0), default=1, help="seed of that sample, at least 0")
+    add("--seed", metavar="N", type=number(int, minimum=0), default=1, help="seed of that sample, at least 0")
     add("--workers", metavar="N", type=positive, help="processes that encode (default: one per core)")
 
 

@@ -5,10 +5,10 @@ examples:
   linformer prepare glue --source https://dl.fbaipublicfiles.com --tokenizer runs/books --out data/tasks
 
 The source is a folder with one folder per task, an archive of such a folder (zip, tar.*), or the address of the
-official downloads or of a mirror with the same paths (checked by checksum, kept in the user's cache). The official
-train set becomes the split train, the dev set valid (MNLI: matched valid, mismatched valid1), the test set test
-(without labels). Texts are encoded with the model's vocabulary and not truncated: training does that. Tasks that were
-already prepared with the same vocabulary are skipped.
+official downloads or of a mirror with the same paths. Downloads are checked by checksum and kept in the user's cache.
+The official train set becomes the split train, the dev set becomes valid, and the test set, which has no labels,
+becomes test; MNLI's mismatched sets become valid1 and test1. Texts are encoded with the model's vocabulary, and
+truncated only in training. Tasks that were already prepared with the same vocabulary are skipped.
 """
 
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ from .program import print_next
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.share("--source", help="where the official files are")
-    parser.share("--tasks", help="tasks, in upper or lower case (default: all that the source holds)")
-    parser.share("--tokenizer")
-    parser.share("--out", help="folder for one folder per task")
+    parser.add_shared("--source", help="folder, archive or address of the official files")
+    parser.add_shared("--tasks", help="tasks, in upper or lower case (default: all that the source holds)")
+    parser.add_shared("--tokenizer")
+    parser.add_shared("--out", help="folder for one folder per task")
 
 
 def run(source: str, tasks: Sequence[str] | None, tokenizer: Path, out: Path) -> None:
@@ -36,43 +36,43 @@ def run(source: str, tasks: Sequence[str] | None, tokenizer: Path, out: Path) ->
     from ..data.tokenizer import load_tokenizer
     from ..files import check_data_path
 
-    chosen = list(dict.fromkeys(map(find_task, tasks or DOWNLOADS)))
+    selected = list(dict.fromkeys(map(find_task, tasks or DOWNLOADS)))
     check_data_path(out)  # before anything is downloaded
-    loaded = load_tokenizer(find_tokenizer(tokenizer))
-    done = [task for task in chosen if (out / task / SUMMARY_FILE).is_file() and loaded.is_in(out / task)]
-    for task in done:
+    encoder = load_tokenizer(find_tokenizer(tokenizer))
+    prepared = [task for task in selected if (out / task / SUMMARY_FILE).is_file() and encoder.is_in(out / task)]
+    for task in prepared:
         print(f"{task}: already prepared in {out / task}")
-    unknown: dict[str, float] = {}
-    remaining = [task for task in chosen if task not in done]
+    unknown_shares: dict[str, float] = {}
+    remaining = [task for task in selected if task not in prepared]
     with glue_folder(source, remaining) as folder:
-        complete = _complete_tasks(folder, remaining, all_needed=tasks is not None, some_needed=not done)
+        complete = _complete_tasks(folder, remaining, all_needed=tasks is not None, any_needed=not prepared)
         for task in complete:
-            summary = write_labelled(out / task, TASKS[task], read_glue(folder, task), loaded)
-            unknown |= {f"{task} {split}": share for split, share in summary.unknown_shares.items()}
+            summary = write_labelled(out / task, TASKS[task], read_glue(folder, task), encoder)
+            unknown_shares |= {f"{task} {split}": share for split, share in summary.unknown_shares.items()}
             official_rows = {split: file.rows for split, file in SOURCES[task].files.items()}
             print(task, *summary.lines(official_rows), sep="\n")
-    for line in unknown_warning(unknown):
+    for line in unknown_warning(unknown_shares):
         print(line)
-    trained = [task for task in chosen if task in {*done, *complete} and TASKS[task].trained_as is None]
-    print_next(out, trained, tokenizer)
+    trainable = [task for task in selected if task in {*prepared, *complete} and TASKS[task].trained_as is None]
+    print_next(out, trainable, tokenizer)
 
 
-def _complete_tasks(folder: Path, tasks: Sequence[str], all_needed: bool, some_needed: bool) -> list[str]:
+def _complete_tasks(folder: Path, tasks: Sequence[str], all_needed: bool, any_needed: bool) -> list[str]:
     """Return the tasks with complete files.
 
     Raises:
-        FileNotFoundError: a needed task lacks files.
+        FileNotFoundError: a task lacks files and `all_needed` is True, or all of them do and `any_needed` is True.
     """
     from ..data.prepare.glue import read_glue
 
     missing = {}
     for task in tasks:
         try:
-            read_glue(folder, task)  # lazy: reads no rows
+            read_glue(folder, task)  # looks for the files; rows are read by iteration
         except FileNotFoundError as error:
             missing[task] = str(error)
-    if missing and (all_needed or (some_needed and len(missing) == len(tasks))):
+    if missing and (all_needed or (any_needed and len(missing) == len(tasks))):
         raise FileNotFoundError("; ".join(missing.values()))
     if missing:
-        print("not prepared, as the source does not hold them:", *(f"  {why}" for why in missing.values()), sep="\n")
+        print("not prepared, because the source lacks files:", *(f"  {text}" for text in missing.values()), sep="\n")
     return [task for task in tasks if task not in missing]

@@ -18,9 +18,9 @@ from .program import print_next
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.share("--source", help="folder, archive or address with the reviews")
-    parser.share("--tokenizer")
-    parser.share("--out")
+    parser.add_shared("--source", help="folder, archive or address with the reviews")
+    parser.add_shared("--tokenizer")
+    parser.add_shared("--out")
 
 
 def run(source: str, tokenizer: Path, out: Path) -> None:

@@ -37,8 +37,8 @@ def add_arguments(parser: Parser) -> None:
     add = parser.add_argument
     files: dict[str, Any] = {"metavar": "FILE|DIR|NAME", "type": Path, "nargs": "+"}
     add("files", **files, help="tables, all with the same columns")
-    parser.share("--text", default="text", help="column of the text; for CoNLL, its number")
-    parser.share("--second", help="column of the second text, for pairs")
+    parser.add_shared("--text", default="text", help="column of the text; for CoNLL, its number")
+    parser.add_shared("--second", help="column of the second text, for pairs")
     label_help = "column of the label, or several columns of 0 and 1: multi-label"
     add("--label", metavar="COLUMN", nargs="+", action=Distinct, default=["label"], help=label_help)
     add("--kind", choices=KINDS, help="type of the labels (default: inferred from them)")
@@ -48,10 +48,10 @@ def add_arguments(parser: Parser) -> None:
     add("--test", **files, default=[], help="tables of the test set")
     shares = "shares of train, valid and test; with --test of train and valid (default: 0.8 0.1 0.1, or 0.9 0.1)"
     add("--split", metavar="SHARE", nargs="+", type=number(float, above=0), help=shares)
-    parser.share("--from", choices=(*FORMATS, "parquet"), help="format of the files (default: by their names)")
-    add("--seed", metavar="N", type=number(int, least=0), default=1, help="seed of the division")
-    parser.share("--tokenizer")
-    parser.share("--out", help="folder to make; its name becomes the name of the task")
+    parser.add_shared("--from", choices=(*FORMATS, "parquet"), help="format of the files (default: by their names)")
+    add("--seed", metavar="N", type=number(int, minimum=0), default=1, help="seed of the division")
+    parser.add_shared("--tokenizer")
+    parser.add_shared("--out", help="folder to make; its name becomes the name of the task")
 
 
 def run(

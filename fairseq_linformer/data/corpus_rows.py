@@ -8,9 +8,10 @@ import torch
 from fairseq.data import BaseWrapperDataset, FairseqDataset
 from torch import Tensor
 
-ENDS = 2  # <s> and </s>
+SPECIAL_TOKENS = 2  # of a text: <s> and </s>
 LENGTHS_PER_DRAW = 4096
-LONG = 512  # tokens left of a line, from which on the next text may begin within it; a paragraph has fewer
+# If at least as many tokens of a line remain after a text, the next text begins with them. Paragraphs are shorter.
+LONG_REMAINDER = 512
 
 
 class MixedTexts(FairseqDataset):
@@ -22,7 +23,7 @@ class MixedTexts(FairseqDataset):
 
     Args:
         lines: a corpus as ``prepare_corpus`` writes it: lines that end with </s>, documents that end with a lone </s>.
-        sizes: their tokens, int, (lines,).
+        sizes: number of tokens of each line, int, (lines,).
         shortest, longest: lengths of a text with <s> and </s>, in tokens, 3 <= shortest <= longest. The end of a
             document makes a text shorter; one below `shortest` is left out.
         bos, eos: fairseq's indices of <s> and </s>.
@@ -34,43 +35,55 @@ class MixedTexts(FairseqDataset):
     ) -> None:
         super().__init__()
         self._lines, self._bos, self._eos = lines, bos, eos
-        self._begins = np.concatenate([[0], np.cumsum(sizes.astype(np.int64) - 1)])  # of each line, without any </s>
-        within = max(shortest, min(LONG, longest))
+        # First position of each line in the corpus without </s>, and the end of the corpus.
+        self._line_starts = np.concatenate([[0], np.cumsum(sizes.astype(np.int64) - 1)])
+        min_remainder = max(shortest, min(LONG_REMAINDER, longest))
         lengths = _draw_lengths(shortest, longest, seed)
-        self._begin, self._tokens = self._find(sizes == 1, lengths, shortest - ENDS, within)
-        self.sizes = self._tokens + ENDS
+        self._starts, self._tokens = self._divide(sizes == 1, lengths, shortest - SPECIAL_TOKENS, min_remainder)
+        self.sizes = self._tokens + SPECIAL_TOKENS
 
-    def _find(
-        self, blank: np.ndarray, lengths: Iterator[int], least: int, within: int
+    def _divide(
+        self, blank: np.ndarray, lengths: Iterator[int], min_tokens: int, min_remainder: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the start of each text, as in ``_begins``, and its tokens without <s> and </s>, int64, (texts,)."""
-        begins, ends = self._begins, np.append(blank.nonzero()[0], len(blank))  # of documents, as lines
-        texts, line, begin, length = list[tuple[int, int]](), 0, 0, next(lengths)
+        """Divide the corpus into texts.
+
+        Args:
+            blank: True for lines that are a lone </s>, (lines,).
+            lengths: tokens of the texts.
+            min_tokens: a shorter text is left out.
+            min_remainder: if at least as many tokens of a line remain, the next text begins with them.
+
+        Returns:
+            The first position of each text in the corpus without </s>, and its number of tokens, int64, (texts,) each.
+        """
+        line_starts = self._line_starts
+        document_ends = np.append(blank.nonzero()[0], len(blank))  # as lines
+        texts, line, start, length = list[tuple[int, int]](), 0, 0, next(lengths)
         while line < len(blank):
-            end = ends[np.searchsorted(ends, line)]
-            tokens = min(length, begins[end] - begin)
-            if tokens >= least:
-                texts.append((begin, tokens))
+            document_end = document_ends[np.searchsorted(document_ends, line)]
+            tokens = min(length, line_starts[document_end] - start)
+            if tokens >= min_tokens:
+                texts.append((start, tokens))
                 length = next(lengths)
-            begin += tokens
-            after = int(np.searchsorted(begins, begin))
-            if begins[after] - begin >= within:
-                line = after - 1
+            start += tokens
+            next_line = int(np.searchsorted(line_starts, start))
+            if line_starts[next_line] - start >= min_remainder:
+                line = next_line - 1
             else:
-                line = max(line + 1, after)
-                begin = begins[line]
-        text_begins, tokens = np.array(texts, dtype=np.int64).reshape(-1, 2).T
-        return text_begins, tokens
+                line = max(line + 1, next_line)
+                start = line_starts[line]
+        text_starts, tokens = np.array(texts, dtype=np.int64).reshape(-1, 2).T
+        return text_starts, tokens
 
     def __len__(self) -> int:
         return len(self.sizes)
 
     def __getitem__(self, index: int) -> Tensor:
-        begin, tokens = self._begin[index], self._tokens[index]
-        first = np.searchsorted(self._begins, begin, side="right") - 1
-        after = np.searchsorted(self._begins, begin + tokens)
-        lines = torch.cat([self._lines[line][:-1] for line in range(first, after)])
-        text = lines[begin - self._begins[first] :][:tokens]
+        start, tokens = self._starts[index], self._tokens[index]
+        first_line = np.searchsorted(self._line_starts, start, side="right") - 1
+        next_line = np.searchsorted(self._line_starts, start + tokens)
+        lines = torch.cat([self._lines[line][:-1] for line in range(first_line, next_line)])
+        text = lines[start - self._line_starts[first_line] :][:tokens]
         return torch.cat([text.new_tensor([self._bos]), text, text.new_tensor([self._eos])])
 
     def num_tokens(self, index: int) -> int:
@@ -81,16 +94,16 @@ class MixedTexts(FairseqDataset):
 
 def _draw_lengths(shortest: int, longest: int, seed: int) -> Iterator[int]:
     """Yield the lengths of texts without <s> and </s>, endlessly."""
-    chance = np.random.RandomState(seed)
+    random = np.random.RandomState(seed)
     while True:
-        drawn = np.exp(chance.uniform(np.log(shortest), np.log(longest + 1), LENGTHS_PER_DRAW)).astype(np.int64)
-        yield from (drawn.clip(shortest, longest) - ENDS).tolist()
+        lengths = np.exp(random.uniform(np.log(shortest), np.log(longest + 1), LENGTHS_PER_DRAW)).astype(np.int64)
+        yield from (lengths.clip(shortest, longest) - SPECIAL_TOKENS).tolist()
 
 
 class CutLines(BaseWrapperDataset):
     """Lines of a corpus; one that is longer than a sequence is cut into parts of nearly equal length.
 
-    If sequences keep lines or documents whole, fairseq leaves out the lines that are too long.
+    It is for sequences of whole lines or documents, for which fairseq would leave out the lines that are too long.
 
     Args:
         lines: a corpus as ``prepare_corpus`` writes it, with ``sizes``, int, (lines,).
@@ -103,7 +116,7 @@ class CutLines(BaseWrapperDataset):
         parts = -(-sizes // longest)
         self._line = np.repeat(np.arange(len(sizes)), parts)
         size, count = sizes[self._line], parts[self._line]
-        part_index = np.arange(len(self._line)) - np.repeat(np.cumsum(parts) - parts, parts)  # of a part in its line
+        part_index = np.arange(len(self._line)) - np.repeat(np.cumsum(parts) - parts, parts)  # within its line
         self._begin, self._end = part_index * size // count, (part_index + 1) * size // count
 
     @property
@@ -126,4 +139,4 @@ class ShuffledBatches(BaseWrapperDataset):
 
     def batch_by_size(self, *arguments: Any, **limits: Any) -> list[Any]:
         batches = list(super().batch_by_size(*arguments, **limits))
-        return [batches[number] for number in np.random.default_rng(0).permutation(len(batches))]
+        return [batches[index] for index in np.random.default_rng(0).permutation(len(batches))]

@@ -65,7 +65,7 @@ class ElasticBatchIterator(EpochBatchIterator):
     _begun: Sequence[tuple[Limits, int]] = ()  # its parts: limits of batches, and number left out
 
     @classmethod
-    def of(
+    def from_iterator(
         cls,
         iterator: EpochBatchIterator,
         limits: Limits,
@@ -84,10 +84,10 @@ class ElasticBatchIterator(EpochBatchIterator):
 
     def state_dict(self) -> dict[str, Any]:
         state = super().state_dict()
-        *before, (_, left_out) = self._begun if self._begun_epoch == state["epoch"] else [(self.limits, 0)]
+        *earlier_parts, (_, left_out) = self._begun if self._begun_epoch == state["epoch"] else [(self.limits, 0)]
         batches = left_out + state["iterations_in_epoch"] * self.num_shards
         state |= {"batches_in_epoch": batches, "num_shards": self.num_shards, "rows": len(self.dataset)}
-        return {**state, "limits": self.limits, "begun": before}
+        return {**state, "limits": self.limits, "begun": earlier_parts}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a saved position; in positions of fairseq and of early versions, batches of a rank are counted.
@@ -118,10 +118,10 @@ class ElasticBatchIterator(EpochBatchIterator):
                 f"dataset.grouped_shuffling=true orders batches by the number of processes, {ranks} when the "
                 f"checkpoint was saved and now {self.num_shards}: resume with {ranks}, and batches as large"
             )
-        *before, (_, position) = parts
+        *earlier_parts, (_, position) = parts
         # fairseq's groups of batches would end at a position within a group: rank 0 begins with the first of an update.
         updates, left_out = divmod(position, self.num_shards * self._per_update(self.epoch))
-        self._begun_epoch, self._begun = self.epoch, [*before, (self.limits, left_out)]
+        self._begun_epoch, self._begun = self.epoch, [*earlier_parts, (self.limits, left_out)]
         return updates * self._per_update(self.epoch)
 
     def _per_update(self, epoch: int) -> int:

@@ -125,11 +125,11 @@ def letters_of(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
 
 
-def check_label(name: str, where: str = "") -> None:
-    """Check the name of a class, which is written in lines and tables; an error begins with `where`."""
+def check_label(name: str, prefix: str = "") -> None:
+    """Check the name of a class, which is written in lines and tables; an error begins with `prefix`."""
     if not name or name != name.strip() or not name.isprintable() or name in RESERVED:
         allowed = f"a name is printable, without space at its ends, and none of {', '.join(RESERVED)}"
-        raise UserError(f"{where}label {name!r}: {allowed}")
+        raise UserError(f"{prefix}label {name!r}: {allowed}")
 
 
 def label_names(dictionary: Dictionary) -> tuple[str, ...]:

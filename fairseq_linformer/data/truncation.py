@@ -56,7 +56,7 @@ def kept_tokens(row: Tensor, length: int, method: str, bos: int, eos: int, fract
     check("length", length, length > len(special), f"at least {len(special) + 1}, one more than the special tokens")
     if len(row) <= length:
         return torch.ones_like(keep)
-    texts = [(before + 1, end) for before, end in pairwise([-1, *special, len(row)])]  # texts may be empty
+    texts = [(previous + 1, end) for previous, end in pairwise([-1, *special, len(row)])]  # texts may be empty
     counts = _shares([end - start for start, end in texts], length - len(special))
     for (start, end), count in zip(texts, counts, strict=True):
         if method == "random-crop":
@@ -172,8 +172,8 @@ class Chunks(NamedTuple):
         joined = features.flatten(0, 1)[self.sources]
         rows, counts = torch.arange(len(joined), device=joined.device), self.text.bincount(minlength=len(joined))
         for position, in_chunk in ((0, self.last * 0), (self.ends, self.last)):
-            of_chunks = features[torch.arange(len(features), device=joined.device), in_chunk]
-            sums = features.new_zeros(joined[:, 0].shape).index_add_(0, self.text, of_chunks)
+            chunk_features = features[torch.arange(len(features), device=joined.device), in_chunk]
+            sums = features.new_zeros(joined[:, 0].shape).index_add_(0, self.text, chunk_features)
             joined[rows, position] = sums / counts.unsqueeze(1)
         return joined
 
@@ -195,12 +195,13 @@ def cut_texts(tokens: Tensor, longest: int, pad: int) -> Chunks:
     sizes = -(-inner_lengths // counts)
     firsts = counts.cumsum(0) - counts  # the first chunk of each text
     text = torch.repeat_interleave(torch.arange(len(tokens), device=device), counts)
-    before = (torch.arange(len(text), device=device) - firsts[text]) * sizes[text]  # tokens in the text's chunks before
-    last = torch.minimum(sizes[text], inner_lengths[text] - before) + 1
+    # Number of the text's tokens in earlier chunks.
+    offset = (torch.arange(len(text), device=device) - firsts[text]) * sizes[text]
+    last = torch.minimum(sizes[text], inner_lengths[text] - offset) + 1
     positions = torch.arange(int(last.max()) + 1, device=device)  # (s,)
-    source = torch.where(positions == last.unsqueeze(1), ends[text].unsqueeze(1), before.unsqueeze(1) + positions)
+    source = torch.where(positions == last.unsqueeze(1), ends[text].unsqueeze(1), offset.unsqueeze(1) + positions)
     source = source.masked_fill(positions == 0, 0).clamp(max=tokens.size(1) - 1)  # (C, s)
-    cut = tokens[text.unsqueeze(1), source].masked_fill(positions > last.unsqueeze(1), pad)
+    chunk_tokens = tokens[text.unsqueeze(1), source].masked_fill(positions > last.unsqueeze(1), pad)
     inner = (columns - 1).clamp(min=0).minimum(inner_lengths.unsqueeze(1) - 1)  # (B, n)
     chunk = firsts.unsqueeze(1) + inner // sizes.unsqueeze(1)
-    return Chunks(cut, text, last, chunk * len(positions) + 1 + inner % sizes.unsqueeze(1), ends)
+    return Chunks(chunk_tokens, text, last, chunk * len(positions) + 1 + inner % sizes.unsqueeze(1), ends)

@@ -243,17 +243,17 @@ def tags(logits: Tensor, word_starts: Tensor, majority: int) -> Tensor:
 
 
 def gather_ranks(rows: Tensor) -> Tensor:
-    """Return the rows of this rank in a tensor of equal size on all ranks, (ranks, most rows of one, columns + 1).
+    """Return the rows of this rank in a tensor of equal size on all ranks, (ranks, rows of the largest, columns + 1).
 
     It is zero for other ranks, so that the sum over ranks holds the rows of all. The last column has a 1 for each row.
     """
     ranks, rank = distributed.get_data_parallel_world_size(), 0
-    most = torch.tensor(len(rows), device=rows.device)
+    max_rows = torch.tensor(len(rows), device=rows.device)
     if ranks > 1:
         rank = distributed.get_data_parallel_rank()
-        distributed.all_reduce(most, distributed.get_data_parallel_group(), op="max")
+        distributed.all_reduce(max_rows, distributed.get_data_parallel_group(), op="max")
     columns = rows.shape[1]
-    padded = torch.zeros(ranks, int(most), columns + 1, device=rows.device)
+    padded = torch.zeros(ranks, int(max_rows), columns + 1, device=rows.device)
     padded[rank, : len(rows), :columns] = rows
     padded[rank, : len(rows), columns] = 1
     return padded

@@ -123,17 +123,17 @@ class Predictor:
         return self._predict(self._encode(examples), disable=sys.stdout.isatty() or None)
 
     def _encode(self, examples: Iterable[Example]) -> Iterator[_Row]:
-        examples, before = iter(examples), 0
+        examples, offset = iter(examples), 0
         while chunk := list(itertools.islice(examples, CHUNK)):
             word_starts: Iterable[Tensor | None]
             if self.record.kind == "token-label":
-                columns, sizes = encode_words(chunk, self._tokenizer, where="row", before=before)
+                columns, sizes = encode_words(chunk, self._tokenizer, prefix="row", offset=offset)
                 first = int(self.task.cfg.init_token is not None)
                 word_starts = (torch.from_numpy(np.cumsum(words) - words + first) for words in sizes)
             else:
-                columns = encode_columns(chunk, self._tokenizer, pairs=self.pairs, where="row", before=before)
+                columns = encode_columns(chunk, self._tokenizer, pairs=self.pairs, prefix="row", offset=offset)
                 word_starts = itertools.repeat(None, len(chunk))
-            before += len(chunk)
+            offset += len(chunk)
             for texts, starts in zip(zip(*columns, strict=True), word_starts, strict=True):
                 yield self._truncate(_Row(self._tokens(texts), starts))
 
@@ -253,7 +253,7 @@ def write_predictions(predictor: Predictor, split: str, file: Path) -> None:
     writer.writerow(["label", "prediction", *(predictions[0].probabilities if predictions else ())])
     for prediction, target in zip(predictions, targets or (), strict=True):
         labels = (target, prediction.label)
-        cells = (each if isinstance(each, str) else json.dumps(each, ensure_ascii=False) for each in labels)
+        cells = (label if isinstance(label, str) else json.dumps(label, ensure_ascii=False) for label in labels)
         writer.writerow([*cells, *prediction.probabilities.values()])
     write_whole(file, table.getvalue())
 

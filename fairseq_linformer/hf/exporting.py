@@ -32,13 +32,13 @@ from .bundle import CONFIGURATION, MODELING, write_code
 from .card import FEATURES, model_card, usage_example
 from .published import (
     HEAD,
-    OURS,
-    STOCK,
-    STOCK_CONSTANTS,
-    STOCK_EQUAL,
-    STOCK_OPTIONS,
+    LINFORMER_NAMES,
+    ROBERTA_CONSTANTS,
+    ROBERTA_NAMES,
+    ROBERTA_OPTIONS,
+    ROBERTA_REQUIREMENTS,
     fairseq_names,
-    modernbert_options,
+    modernbert_arguments,
     modernbert_weights,
 )
 from .tokenizer import word_starts, write_tokenizer
@@ -65,7 +65,13 @@ ROBERTA, MODERNBERT = "Roberta", "ModernBert"  # families in transformers: the f
 
 
 class _Classes(NamedTuple):
-    """Classes in transformers for a type of label, or without labels: ours, and those of families that have one."""
+    """Model classes for a type of label, or for models without labels.
+
+    Attributes:
+        model: class of this package.
+        stock: classes of transformers, by family.
+        problem_type: transformers' name of the type of label.
+    """
 
     model: type[PreTrainedModel]
     stock: Mapping[str, type[PreTrainedModel]]
@@ -136,22 +142,22 @@ class Exported:
 
     @cached_property
     def family(self) -> str | None:
-        """Family in transformers that has a model equal to this one; None for our own classes."""
+        """Family in transformers with a model that equals this one; None if only this package has its class."""
         options, record = self.options, self.record
-        if modernbert_options(options) is not None:
+        if modernbert_arguments(options) is not None:
             family, head = MODERNBERT, {"pooler_activation_fn": "gelu", "pooler_norm": True}
-        elif all(getattr(options, name) == value for name, value in STOCK_EQUAL.items()):
+        elif all(getattr(options, name) == value for name, value in ROBERTA_REQUIREMENTS.items()):
             family, head = ROBERTA, {"pooler_activation_fn": "tanh", "pooler_norm": False, "classifier_pooling": "cls"}
         else:
             return None
-        equal = record is None or (
+        has_equal_head = record is None or (
             record.scale == 1
             and family in _CLASSES[record.kind].stock
             and all(getattr(options, name) == value for name, value in head.items())
-            # Only our class copies the label of a word's first piece, where the tokenizer marks words.
+            # If the tokenizer marks words, only this package's class copies the label of a word's first piece.
             and (record.kind != "token-label" or isinstance(self.tokenizer, JsonTokenizer))
         )
-        return family if equal else None
+        return family if has_equal_head else None
 
     def model_class(self, label_type: str | None) -> type[PreTrainedModel]:
         """Return the class in transformers for a type of label."""
@@ -190,11 +196,11 @@ def export(checkpoint: Path, out: Path, data: Path | None = None) -> list[str]:
         mask, remarks = _write_tokenizer(exported, folder)
         weights = _weights(exported, config)
         if label_type == "token-label":
-            begins = word_starts(exported.tokenizer, folder)
+            starts = word_starts(exported.tokenizer, folder)
             if exported.family is None:
-                all_begin = torch.ones(config.vocab_size).bool()
-                weights[WORD_STARTS] = all_begin if begins is None else torch.from_numpy(begins)
-            remarks.append(PIECES_REMARK if begins is None else WORDS_REMARK)
+                all_starts = torch.ones(config.vocab_size).bool()
+                weights[WORD_STARTS] = all_starts if starts is None else torch.from_numpy(starts)
+            remarks.append(PIECES_REMARK if starts is None else WORDS_REMARK)
         if label_type == FEATURES:
             remarks.append(DRAWN_HEAD_REMARK)
         if exported.record is not None and exported.family == MODERNBERT:
@@ -238,16 +244,16 @@ def _configuration(exported: Exported) -> PretrainedConfig:
         if record.kind == "regression":  # CrossEncoder of sentence-transformers would apply a sigmoid
             common["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity"}
     if exported.family == MODERNBERT:
-        stock_options = modernbert_options(options) or {}
+        stock_options = modernbert_arguments(options) or {}
         config = transformers.ModernBertConfig(**common, **stock_options, classifier_activation="gelu")
-        for name in ("global_rope_theta", "local_rope_theta"):  # version 4 reads them, version 5 has others
+        for name in ("global_rope_theta", "local_rope_theta"):  # for version 4; version 5 keeps them in rope_parameters
             setattr(config, name, stock_options[name])
         return config
     if exported.family == ROBERTA:
         return transformers.RobertaConfig(
             **common,
-            **{stock_name: getattr(options, name) for name, stock_name in STOCK_OPTIONS.items()},
-            **STOCK_CONSTANTS,
+            **{stock_name: getattr(options, name) for name, stock_name in ROBERTA_OPTIONS.items()},
+            **ROBERTA_CONSTANTS,
             classifier_dropout=options.pooler_dropout,
             max_position_embeddings=options.max_positions + FIRST_POSITION,
             type_vocab_size=1,
@@ -271,22 +277,24 @@ def _configuration(exported: Exported) -> PretrainedConfig:
 def _weights(exported: Exported, config: PretrainedConfig) -> dict[str, Tensor]:
     """Return the tensors by their names in transformers, each once.
 
-    All types of models include a trained LM head, except classifiers of ModernBERT, where a head has its name.
+    All types of models include the LM head if it is trained. The exception is a classifier of ModernBERT, whose head
+    has the same parameter names.
     """
     names: dict[str, None] = {}
-    modern = exported.family == MODERNBERT
+    is_modernbert = exported.family == MODERNBERT
     label_types = [exported.label_type, None] if exported.record else [None]
-    for label_type in label_types[:1] if modern else label_types:
+    for label_type in label_types[:1] if is_modernbert else label_types:
         with torch.device("meta"):
             names |= dict.fromkeys(exported.model_class(label_type)(config).state_dict())
     if config.tie_word_embeddings:
-        names.pop("decoder.weight" if modern else "lm_head.decoder.weight", None)
+        names.pop("decoder.weight" if is_modernbert else "lm_head.decoder.weight", None)
     if exported.has_drawn_head:
-        names = {name: None for name in names if not name.startswith(("head.", "decoder.") if modern else "lm_head.")}
+        lm_head = ("head.", "decoder.") if is_modernbert else "lm_head."
+        names = {name: None for name in names if not name.startswith(lm_head)}
     state = exported.hub.model.state_dict()
-    if modern:
+    if is_modernbert:
         return modernbert_weights(names, state, exported.head)
-    sources = fairseq_names(names, OURS if exported.family is None else STOCK, exported.head)
+    sources = fairseq_names(names, LINFORMER_NAMES if exported.family is None else ROBERTA_NAMES, exported.head)
     weights = {name: state[source].contiguous() for name, source in sources.items()}
     if exported.family == ROBERTA:
         types = "roberta.embeddings.token_type_embeddings.weight"
@@ -318,7 +326,7 @@ def _write_tokenizer(exported: Exported, folder: Path) -> tuple[str, list[str]]:
 
 @torch.inference_mode()
 def _check(exported: Exported, model_class: type[PreTrainedModel], folder: Path) -> None:
-    """Compare the outputs for a sequence of maximum length and a padded one."""
+    """Compare the exported model's outputs with fairseq's, for a sequence of maximum length and a padded one."""
     length, pad = exported.options.max_positions, 1
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(4, len(exported.hub.task.source_dictionary), (2, length), generator=generator)

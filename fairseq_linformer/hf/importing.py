@@ -1,4 +1,4 @@
-"""Import of a folder of transformers as a checkpoint of fairseq: our models, BERT and its variants."""
+"""Import of a folder of transformers as a checkpoint of fairseq: this package's models and published encoders."""
 
 import base64
 import json
@@ -31,7 +31,7 @@ from .published import (
     ENCODER,
     HEAD,
     HEAD_NAME,
-    OURS,
+    LINFORMER_NAMES,
     PUBLISHED,
     check_published,
     fairseq_names,
@@ -123,7 +123,7 @@ def _fairseq_state(
     if isinstance(config, LinformerRobertaConfig):
         if not any(name.startswith("linformer_roberta.") for name in weights):  # saved without a head
             weights = {f"linformer_roberta.{name}": tensor for name, tensor in weights.items()}
-        names = fairseq_names(weights, OURS, HEAD_NAME)
+        names = fairseq_names(weights, LINFORMER_NAMES, HEAD_NAME)
         state = {fairseq_name: weights[hf_name] for hf_name, fairseq_name in names.items()}
         remarks = ["left out: qa_outputs"] if "qa_outputs.weight" in weights else []
     else:

@@ -409,7 +409,7 @@ class WordLabels(nn.Module):
         names = [config.id2label[number] for number in range(config.num_labels)]
         partners = [{"B": "I", "I": "B"}.get(name[:1], "") + name[1:] if name[1:2] == "-" else name for name in names]
         self.pairs = [names.index(partner) if partner in names else index for index, partner in enumerate(partners)]
-        self.inside = [name.startswith("I-") for name in names]
+        self.continues = [name.startswith("I-") for name in names]
 
     def forward(self, logits: Tensor, input_ids: Tensor, bos: int) -> Tensor:
         """Return logits (B, n, classes) for logits and token ids (B, n); a word begins also after the id `bos`."""
@@ -417,9 +417,9 @@ class WordLabels(nn.Module):
         index, word_ids = torch.arange(input_ids.size(1), device=logits.device).expand_as(input_ids), begins.cumsum(1)
         starts = F.pad(torch.zeros_like(index), (1, 0)).scatter(1, word_ids * begins, index)  # words count from 1
         initial = logits.gather(1, starts.gather(1, word_ids).unsqueeze(-1).expand_as(logits))
-        paired, inside = initial[..., self.pairs], torch.tensor(self.inside, device=logits.device)
-        continued = torch.where(inside, torch.maximum(initial, paired), torch.minimum(initial, paired))
-        return torch.where(begins.unsqueeze(-1), logits, continued)
+        paired, continues = initial[..., self.pairs], torch.tensor(self.continues, device=logits.device)
+        copied = torch.where(continues, torch.maximum(initial, paired), torch.minimum(initial, paired))
+        return torch.where(begins.unsqueeze(-1), logits, copied)
 
     def reset_buffers(self) -> None:
         """Set all tokens to begin a word."""

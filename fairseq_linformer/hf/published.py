@@ -1,4 +1,6 @@
-"""Parameter names and options of models in fairseq and in transformers: ours, RoBERTa, BERT, its variants, ModernBERT.
+"""Parameter names and options of models in fairseq and in transformers.
+
+The models are those of this package, RoBERTa, BERT and its variants, and ModernBERT.
 
 RoBERTa, BERT and its variants are post-norm with learned positions and full attention (``attention=softmax``). Only
 their first token type is used: its embedding is added to those of positions. ModernBERT (Warner et al. 2024, arXiv
@@ -21,8 +23,8 @@ from ..errors import check
 ENCODER = "encoder.sentence_encoder."
 HEAD = "classification_heads."
 
-# Names in transformers, as regular expressions, and in fairseq. HEAD is replaced by the name of the head.
-OURS = (
+# Parameter names in transformers, as regular expressions, and in fairseq. HEAD is replaced by the name of the head.
+LINFORMER_NAMES = (
     (r"linformer_roberta\.(.*)", rf"{ENCODER}\1"),
     (r"lm_head\.decoder\.(.*)", r"encoder.lm_head.\1"),
     (r"lm_head\.(.*)", r"encoder.lm_head.\1"),
@@ -46,8 +48,8 @@ def _bert_encoder(prefix: str) -> tuple[tuple[str, str], ...]:
     )
 
 
-STOCK = (*_bert_encoder("roberta"), *OURS[1:])
-BERT = (
+ROBERTA_NAMES = (*_bert_encoder("roberta"), *LINFORMER_NAMES[1:])
+BERT_NAMES = (
     *_bert_encoder("bert"),
     (r"cls\.predictions\.transform\.dense\.(.*)", r"encoder.lm_head.dense.\1"),
     (r"cls\.predictions\.transform\.LayerNorm\.(.*)", r"encoder.lm_head.layer_norm.\1"),
@@ -56,7 +58,7 @@ BERT = (
     (r"classifier\.(weight|bias)", r"HEAD.out_proj.\1"),
 )
 _LAYER, _OUR_LAYER = r"distilbert\.transformer\.layer\.(\d+)\.", rf"{ENCODER}layers.\1."
-DISTILBERT = (
+DISTILBERT_NAMES = (
     *_bert_encoder("distilbert")[:3],
     (_LAYER + r"attention\.([qkv])_lin\.(.*)", rf"{_OUR_LAYER}self_attn.\2_proj.\3"),
     (_LAYER + r"attention\.out_lin\.(.*)", rf"{_OUR_LAYER}self_attn.out_proj.\2"),
@@ -71,7 +73,7 @@ DISTILBERT = (
     (r"classifier\.(weight|bias)", r"HEAD.out_proj.\1"),
 )
 _LAYER, _OUR_LAYER = r"model\.layers\.(\d+)\.", rf"{ENCODER}layers.\1."
-MODERNBERT = (
+MODERNBERT_NAMES = (
     (r"model\.embeddings\.tok_embeddings\.(.*)", rf"{ENCODER}embed_tokens.\1"),
     (r"model\.embeddings\.norm\.(.*)", rf"{ENCODER}layernorm_embedding.\1"),
     (_LAYER + r"attn_norm\.(.*)", rf"{_OUR_LAYER}self_attn_layer_norm.\2"),
@@ -89,7 +91,7 @@ MODERNBERT = (
 )
 QKV = ("q_proj", "k_proj", "v_proj")  # in the order of ModernBERT's Wqkv
 
-STOCK_OPTIONS = {
+ROBERTA_OPTIONS = {
     "encoder_layers": "num_hidden_layers",
     "encoder_embed_dim": "hidden_size",
     "encoder_ffn_embed_dim": "intermediate_size",
@@ -98,8 +100,8 @@ STOCK_OPTIONS = {
     "attention_dropout": "attention_probs_dropout_prob",
     "layer_norm_eps": "layer_norm_eps",
 }
-STOCK_CONSTANTS = {"pad_token_id": 1, "hidden_act": "gelu"}  # of exports as RoBERTa
-STOCK_EQUAL = {  # options of ours of which a RoBERTa equals the model
+ROBERTA_CONSTANTS = {"pad_token_id": 1, "hidden_act": "gelu"}  # of exports as RoBERTa
+ROBERTA_REQUIREMENTS = {  # options of a model that equals a RoBERTa of transformers
     **{"attention": "softmax", "positions": "learned", "activation_fn": "gelu", "layernorm_embedding": True},
     **{"attention_bias": True, "norm_bias": True, "head_bias": True},
     **{"local_conv": 0, "gated_ffn": False, "value_residual": False, "encoder_normalize_before": False},
@@ -110,7 +112,7 @@ PAIRS_REMARK = (
 )
 HEAD_NAME = "sentence_classification_head"  # of fairseq's tasks
 
-# Activations in transformers and in this package. The three with tanh are the same formula.
+# Activations in transformers and in this package. gelu_new, gelu_fast and gelu_pytorch_tanh are the same formula.
 ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_new": "gelu_accurate",
@@ -149,7 +151,7 @@ class Published(NamedTuple):
 
     prefix: str
     names: tuple[tuple[str, str], ...]
-    options: Mapping[str, str] = STOCK_OPTIONS
+    options: Mapping[str, str] = ROBERTA_OPTIONS
     constants: Mapping[str, Any] = {}
     activation: str = "hidden_act"
     activations: tuple[str, ...] = tuple(ACTIVATIONS)
@@ -159,7 +161,7 @@ class Published(NamedTuple):
 
 
 MODERNBERT_OPTIONS = {
-    **{name: STOCK_OPTIONS[name] for name in STOCK_OPTIONS if name.startswith("encoder_")},
+    **{name: ROBERTA_OPTIONS[name] for name in ROBERTA_OPTIONS if name.startswith("encoder_")},
     "dropout": "embedding_dropout",
     "attention_dropout": "attention_dropout",
     "activation_dropout": "mlp_dropout",
@@ -180,7 +182,7 @@ MODERNBERT_CONSTANTS = {
 
 
 def _modernbert_options(config: PretrainedConfig) -> dict[str, Any]:
-    """Return the options of layers, positions and heads; the fields depend on the version of transformers."""
+    """Return the options of layers, positions and heads; fields of `config` differ between versions of transformers."""
     for name, allowed in (("mlp_bias", False), ("decoder_bias", True)):
         check(name, getattr(config, name), getattr(config, name) == allowed, str(allowed).lower())
     activation, expected = config.classifier_activation, config.hidden_activation
@@ -192,12 +194,12 @@ def _modernbert_options(config: PretrainedConfig) -> dict[str, Any]:
         full = [layer for layer in range(layers) if layer_types[layer] == "full_attention"]
     first = full[0] if full else layers
     every = full[1] - first if len(full) > 1 else layers
-    holds = first < every and full == [*range(first, layers, every)]
-    check("layer_types", layer_types, holds, "full attention in every n-th layer")
+    is_regular = first < every and full == [*range(first, layers, every)]
+    check("layer_types", layer_types, is_regular, "full attention in every n-th layer")
     if (rope := getattr(config, "rope_parameters", None)) is not None:
-        kinds = {values["rope_type"] for values in rope.values()}
-        check("rope_type", ", ".join(sorted(kinds)), kinds == {"default"}, "default")
-        bases = [rope[kind]["rope_theta"] for kind in ("full_attention", "sliding_attention")]
+        rope_types = {values["rope_type"] for values in rope.values()}
+        check("rope_type", ", ".join(sorted(rope_types)), rope_types == {"default"}, "default")
+        bases = [rope[layer_type]["rope_theta"] for layer_type in ("full_attention", "sliding_attention")]
     else:
         bases = [config.global_rope_theta, config.local_rope_theta or config.global_rope_theta]
     return {
@@ -219,26 +221,27 @@ def _split_modernbert(weights: Mapping[str, Tensor], config: PretrainedConfig) -
     split: dict[str, Tensor] = {}
     for name, tensor in weights.items():
         if ".Wqkv." in name:
-            split |= {name.replace("Wqkv", part): third for part, third in zip(QKV, tensor.chunk(3), strict=True)}
+            split |= {name.replace("Wqkv", part): weight for part, weight in zip(QKV, tensor.chunk(3), strict=True)}
         else:
             split[re.sub(r"^head\.", head, name)] = tensor
     return split
 
 
-_ROBERTA = Published("roberta.", STOCK, activations=("gelu",), after_padding=True)  # fixed in its LM head
-_DISTILBERT_OPTIONS = {name: hf_name for name, hf_name in STOCK_OPTIONS.items() if name != "layer_norm_eps"}
+# RoBERTa's LM head always has gelu.
+_ROBERTA = Published("roberta.", ROBERTA_NAMES, activations=("gelu",), after_padding=True)
+_DISTILBERT_OPTIONS = {name: hf_name for name, hf_name in ROBERTA_OPTIONS.items() if name != "layer_norm_eps"}
 _DISTILBERT_OPTIONS |= {"encoder_ffn_embed_dim": "hidden_dim", "dropout": "dropout"}
 _DISTILBERT_OPTIONS["attention_dropout"] = "attention_dropout"
 _DISTILBERT_CONSTANTS = {"layer_norm_eps": 1e-12, "pooler_activation_fn": "relu"}
 PUBLISHED = {
-    "bert": Published("bert.", BERT),
-    "distilbert": Published("distilbert.", DISTILBERT, _DISTILBERT_OPTIONS, _DISTILBERT_CONSTANTS, "activation"),
+    "bert": Published("bert.", BERT_NAMES),
+    "distilbert": Published("distilbert.", DISTILBERT_NAMES, _DISTILBERT_OPTIONS, _DISTILBERT_CONSTANTS, "activation"),
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
     "camembert": _ROBERTA,
     "modernbert": Published(
         "model.",
-        MODERNBERT,
+        MODERNBERT_NAMES,
         MODERNBERT_OPTIONS,
         MODERNBERT_CONSTANTS,
         "hidden_activation",
@@ -248,16 +251,16 @@ PUBLISHED = {
 }
 
 
-def modernbert_options(options: Any) -> dict[str, Any] | None:
-    """Return ModernBERT's options in transformers for a resolved configuration; None if no ModernBERT equals it.
+def modernbert_arguments(options: Any) -> dict[str, Any] | None:
+    """Return the arguments of transformers' ModernBertConfig for a resolved configuration.
 
-    They have the names of transformers 4, which version 5 also reads.
+    None if no ModernBERT equals the model. Names are those of transformers 4, which version 5 also reads.
     """
-    equal = all(getattr(options, name) == value for name, value in MODERNBERT_CONSTANTS.items())
+    is_modernbert = all(getattr(options, name) == value for name, value in MODERNBERT_CONSTANTS.items())
     layers = AlternatingOptions.read(options)
-    equal = equal and options.rotary_share == 1 and options.layernorm_embedding
-    equal = equal and (layers.alternating_first, layers.alternating_full) == (0, "softmax")
-    if not equal or options.activation_fn != "gelu" or options.local_conv or options.value_residual:
+    is_modernbert = is_modernbert and options.rotary_share == 1 and options.layernorm_embedding
+    is_modernbert = is_modernbert and (layers.alternating_first, layers.alternating_full) == (0, "softmax")
+    if not is_modernbert or options.activation_fn != "gelu" or options.local_conv or options.value_residual:
         return None
     return {
         **{hf_name: getattr(options, name) for name, hf_name in MODERNBERT_OPTIONS.items()},
@@ -274,18 +277,18 @@ def modernbert_options(options: Any) -> dict[str, Any] | None:
 
 
 def modernbert_weights(names: Iterable[str], state: Mapping[str, Tensor], head: str) -> dict[str, Tensor]:
-    """Return ModernBERT's tensors with these names, from parameters by their names in fairseq.
+    """Return the tensors of a ModernBERT in transformers by name.
 
     Args:
-        names: in transformers.
-        state: parameters of the model.
+        names: names of the tensors.
+        state: parameters of the model, by their names in fairseq.
         head: name of the classification head in fairseq; empty for a masked language model.
     """
     weights: dict[str, Tensor] = {}
     for name in names:
         renamed = re.sub(r"^head\.", "classifier_head." if head else "lm_head.", name)
         parts = [renamed.replace("Wqkv", part) for part in QKV] if ".Wqkv." in name else [renamed]
-        sources = fairseq_names(parts, MODERNBERT, head)
+        sources = fairseq_names(parts, MODERNBERT_NAMES, head)
         weights[name] = torch.cat([state[source] for source in sources.values()])
     return weights
 
@@ -295,7 +298,7 @@ def fairseq_names(names: Iterable[str], patterns: Sequence[tuple[str, str]], hea
 
     Args:
         names: in transformers.
-        patterns: OURS, or the patterns of another model.
+        patterns: LINFORMER_NAMES, or those of another model.
         head: name of the classification head in fairseq.
     """
     translated: dict[str, str] = {}
@@ -317,7 +320,7 @@ def check_published(content: Mapping[str, Any], file: str) -> None:
 
 
 def published_options(config: PretrainedConfig) -> dict[str, Any]:
-    """Return the options of our model for a configuration of transformers."""
+    """Return this package's options for a configuration of transformers."""
     spec = PUBLISHED[config.model_type]
     activation = getattr(config, spec.activation)
     check(spec.activation, activation, activation in spec.activations, f"one of {', '.join(spec.activations)}")
@@ -339,7 +342,7 @@ def published_state(weights: Mapping[str, Tensor], config: PretrainedConfig) -> 
     """Return the parameters by their names in fairseq, and remarks on omitted ones.
 
     Args:
-        weights: by names in transformers, which have no prefix if the encoder was saved without a head.
+        weights: tensors by their names in transformers, which have no prefix if the encoder was saved without a head.
         config: configuration of the model.
     """
     spec = PUBLISHED[config.model_type]
@@ -354,7 +357,7 @@ def published_state(weights: Mapping[str, Tensor], config: PretrainedConfig) -> 
     positions, first_position = f"{ENCODER}embed_positions.weight", _first_position(config)
     types = weights.get(f"{spec.prefix}embeddings.token_type_embeddings.weight")
     if positions in state:
-        if types is not None and bool(types[0].any()):  # zero in our exports
+        if types is not None and bool(types[0].any()):  # zero in exports of this package
             state[positions] = state[positions] + types[0].float()
         if first_position != FIRST_POSITION:
             state[positions] = F.pad(state[positions][first_position:], (0, 0, FIRST_POSITION, 0))

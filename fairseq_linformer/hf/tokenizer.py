@@ -187,7 +187,7 @@ def word_starts(tokenizer: Tokenizer, folder: Path) -> np.ndarray | None:
     starts[[number for name, number in ids.items() if name.startswith(mark) or name in special]] = True
     # Training encodes words separately. If a text has other pieces than its words, word starts are unknown.
     words = ("It", "was", "best,", "of-times", "漢", "字a", "U.N.", "12,345.67", "Don't", "\U0001f600x", "xxxxxx")
-    ((row,),), (sizes,) = encode_words([Example(words, None)], tokenizer, where="", before=0)
+    ((row,),), (sizes,) = encode_words([Example(words, None)], tokenizer, prefix="", offset=0)
     (text,) = tokenizer.encode([" ".join(words)])
     in_text = starts[text]
     in_text[0] = True

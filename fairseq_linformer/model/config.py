@@ -60,7 +60,7 @@ class AttentionOptions(FairseqDataclass):
         False, "mix the first layer's values into those of every other layer, with two learned weights per layer"
     )
     local_conv: int = option(
-        0, "width (odd) of a depthwise convolution over the sequence beside every attention; 0: none"
+        0, "width (odd) of a depthwise convolution over the sequence, added to every attention; 0: none"
     )
     attention_bias: bool = option(True, "biases of the maps of queries, keys, values and output of attention")
     positions: POSITION_CHOICES = option(  # type: ignore[valid-type]
@@ -80,7 +80,7 @@ def with_options_of_mechanisms(cls: Config) -> Config:
     """Add the options of every mechanism, None by default, to a class that becomes a dataclass (a class decorator)."""
     for mechanism in ATTENTIONS.values():
         for declared in fields(mechanism.Options):
-            if declared.name in cls.__annotations__:  # of another mechanism, which is part of this one
+            if declared.name in cls.__annotations__:  # inherited from another mechanism, which has added it
                 continue
             cls.__annotations__[declared.name] = PerLayer if declared.metadata["per_layer"] else Optional[declared.type]
             help = f"attention={mechanism.name}: {declared.metadata['help']} (default: {declared.default})"

@@ -46,14 +46,14 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor, targets: Tenso
 
 
 def pad_vocab(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """Pad the vocabulary to a multiple of eight: on a GPU other products take up to five times as long.
+    """Pad the vocabulary to a multiple of eight: with other sizes, products on a GPU take up to five times as long.
 
     Logits of added pieces are the smallest number of the type, so their probability is 0.
     """
-    beyond = -len(weight) % 8
-    if beyond == 0:
+    padding = -len(weight) % 8
+    if padding == 0:
         return weight, bias
-    return F.pad(weight, (0, 0, 0, beyond)), F.pad(bias, (0, beyond), value=torch.finfo(bias.dtype).min)
+    return F.pad(weight, (0, 0, 0, padding)), F.pad(bias, (0, padding), value=torch.finfo(bias.dtype).min)
 
 
 class ChunkedCrossEntropy(torch.autograd.Function):

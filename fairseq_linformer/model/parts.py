@@ -69,14 +69,14 @@ class LocalConvolution(nn.Module):
         """
         margin = self.conv.kernel_size[0] // 2
         padded, taps = F.pad(x, (0, 0, margin, margin)), self.conv.weight.squeeze(1).T  # (w, d)
-        parts = [padded[:, at : at + x.size(1)] * tap for at, tap in enumerate(taps.unbind())]
+        parts = [padded[:, start : start + x.size(1)] * tap for start, tap in enumerate(taps.unbind())]
         return sum(parts[1:], start=parts[0]) + cast(Tensor, self.conv.bias)
 
 
 class ClassificationHead(nn.Module):
     """Classification head, (..., d) -> (..., classes), with the layers and names of RoBERTa's head.
 
-    RoBERTa's head is applied to ``<s>`` only, this one to any features. ``norm`` follows the activation; None for none.
+    RoBERTa's head is applied to ``<s>`` only, this one to any features. ``norm``, if given, follows the activation.
     """
 
     def __init__(

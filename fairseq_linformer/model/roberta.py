@@ -23,7 +23,7 @@ from .hub import PretrainedRoberta
 from .lm_head import linear_cross_entropy
 from .parts import build_norm
 
-# fairseq's param_group for optimizers: of the matrices of linear maps in the layers, and of token embeddings.
+# Values of fairseq's param_group, for optimizers: matrices of linear maps in the layers, and token embeddings.
 IN_LAYERS, EMBEDDINGS = "in layers", "embeddings"
 
 

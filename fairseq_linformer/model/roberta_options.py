@@ -37,7 +37,7 @@ class RobertaOptions(FairseqDataclass):
     )
     encoder_normalize_before: bool = option(False, "layer norm before each block (pre-norm) instead of after it")
     first_attention_norm: bool = option(
-        True, "with encoder_normalize_before: layer norm before the first layer's attention too, as in ModernBERT false"
+        True, "with encoder_normalize_before: layer norm before the first layer's attention; false in ModernBERT"
     )
     layernorm_embedding: Optional[bool] = option(None, "layer norm on the embedding (default: true)")
     layer_norm_eps: float = option(1e-5, "added to the variance in every layer norm outside attention; BERT has 1e-12")

@@ -18,7 +18,7 @@ from ..attention.projection import LinearProjection
 from ..errors import check
 from .architecture import MECHANISM_OPTIONS, Architecture
 
-REMOVED_OPTION = "linformer_fetch"  # of earlier checkpoints; 0, in all layers, had no effect
+REMOVED_OPTION = "linformer_fetch"  # of earlier versions; a checkpoint in which it is 0 in all layers can be loaded
 POOLINGS = ("cls", "mean")  # input of a classification head: the features of <s>, or their mean over the text
 
 
@@ -38,8 +38,8 @@ def validate(config: Architecture) -> None:
         _validate_projection(config)
     layers, allowed = config.encoder_layers, "false with encoder_layers=1: the first layer has none before it"
     check("value_residual", config.value_residual, layers > 1 or not config.value_residual, allowed)
-    first, before = config.first_attention_norm, config.encoder_normalize_before
-    check("first_attention_norm", first, first or before, "true with encoder_normalize_before=false")
+    first_norm, pre_norm = config.first_attention_norm, config.encoder_normalize_before
+    check("first_attention_norm", first_norm, first_norm or pre_norm, "true with encoder_normalize_before=false")
     check_width("local_conv", config.local_conv)
     check("classifier_pooling", config.classifier_pooling, config.classifier_pooling in POOLINGS, " or ".join(POOLINGS))
     check("layer_norm_eps", config.layer_norm_eps, config.layer_norm_eps > 0, "above 0")
@@ -48,7 +48,7 @@ def validate(config: Architecture) -> None:
 
 
 def check_removed(options: Mapping[str, Any]) -> None:
-    """Reject the options of a checkpoint of an earlier version whose model cannot be built any more."""
+    """Reject the options of an earlier version's checkpoint if its model can no longer be built."""
     if REMOVED_OPTION in options:
         value = options[REMOVED_OPTION]  # None, a number, a list or text (8,0 or 0..8)
         unused = not re.search("[1-9]", str(value))

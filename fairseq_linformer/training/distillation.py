@@ -266,9 +266,9 @@ class EncoderDistillation(TeacherCriterion, FairseqCriterion):
         sums = {name: sum(log[name] for log in logging_outputs) for name in logging_outputs[0]}
         if layers := [sums[name] for name in sums if name.startswith("layer_")]:
             sums["layer_error"] = sum(layers) / len(layers)
-        per = {"cosine": "nsentences", "similarity_error": "npairs"}
-        for name in [name for name in sums if name not in ("sample_size", "ntokens", *per.values())]:
-            count = sums[per.get(name, "sample_size")]
+        count_names = {"cosine": "nsentences", "similarity_error": "npairs"}
+        for name in [name for name in sums if name not in ("sample_size", "ntokens", *count_names.values())]:
+            count = sums[count_names.get(name, "sample_size")]
             metrics.log_scalar(name, sums[name] / max(1, count), count, round=4)
 
     @staticmethod

@@ -149,25 +149,25 @@ class RunFingerprint:
         """Return the digests of the fingerprint, for files that describe a result."""
         return {"checkpoint": self.checkpoint, "data": self.data, "configuration": digest_options(self.configuration)}
 
-    def differences(self, now: "RunFingerprint") -> str:
+    def differences(self, current: "RunFingerprint") -> str:
         """Describe the differences between two fingerprints; empty if there are none.
 
         An option that one of them lacks, as in another version, counts as its default.
         """
         options = []
-        for name in sorted(self.configuration.keys() | now.configuration.keys()):
-            before, after = (part.configuration.get(name, part._default(name)) for part in (self, now))
+        for name in sorted(self.configuration.keys() | current.configuration.keys()):
+            old_value, new_value = (part.configuration.get(name, part._default(name)) for part in (self, current))
             if name == BEST_ON:
-                ignored = None in (before, after)
+                ignored = None in (old_value, new_value)
             else:  # earlier versions compared more options
                 ignored = not (self.config or " " in name or _is_compared(name))
-            if before != after and not ignored:
-                options.append(f"{name} was {before}, is {after}")
+            if old_value != new_value and not ignored:
+                options.append(f"{name} was {old_value}, is {new_value}")
         options[MOST_NAMED:] = [f"{len(options) - MOST_NAMED} more options"] if len(options) > MOST_NAMED else []
         parts = {
-            f"the configuration was {self.config}, is {now.config}": now.config != self.config,
-            "the data has other content": now.data != self.data,
-            "the initial checkpoint has other content": now.checkpoint != self.checkpoint,
+            f"the configuration was {self.config}, is {current.config}": current.config != self.config,
+            "the data has other content": current.data != self.data,
+            "the initial checkpoint has other content": current.checkpoint != self.checkpoint,
         }
         return ", ".join([*options, *(text for text, differs in parts.items() if differs)])
 
@@ -177,9 +177,9 @@ class RunFingerprint:
         if group == "model":
             return OPTIONS[option].default if option in OPTIONS else None
         registry = REGISTRIES[group]["dataclass_registry"] if group in REGISTRIES else {}
-        kinds: Mapping[str, Any] = TASK_DATACLASS_REGISTRY if group == "task" else registry
-        kind = kinds.get(str(self.configuration.get(f"{group}._name")))
-        return getattr(kind(), option, None) if kind else None
+        dataclasses: Mapping[str, Any] = TASK_DATACLASS_REGISTRY if group == "task" else registry
+        options_class = dataclasses.get(str(self.configuration.get(f"{group}._name")))
+        return getattr(options_class(), option, None) if options_class else None
 
 
 def _is_compared(name: str) -> bool:

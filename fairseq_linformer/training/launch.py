@@ -140,13 +140,13 @@ class Training:
             UserError: Hydra cannot compose the settings; the folder contains a run with another fingerprint.
             FileNotFoundError: the data or the initial checkpoint does not exist.
         """
-        now, state = self.fingerprint, read_run(self.folder)
+        fingerprint, state = self.fingerprint, read_run(self.folder)
         if not ((state and state.complete) or any(self.folder.glob("*.pt"))):
             return False  # empty, or a run that failed at its start
         remedy = "remove it, or give another --out"
         if state is None:
             raise UserError(f"{self.folder} holds a run, but no {RUN_FILE} with its fingerprint: {remedy}")
-        if differences := state.fingerprint.differences(now):
+        if differences := state.fingerprint.differences(fingerprint):
             raise UserError(f"{self.folder} holds a run with other settings ({differences}): {remedy}")
         return state.complete
 
@@ -173,9 +173,9 @@ class Training:
             if not self.is_complete():
                 self._write(complete=False)
                 self._train(log, launcher)
-                now = RunFingerprint.of_command(self.config, self.settings)
-                now = replace(now, configuration=self.fingerprint.configuration)
-                if differences := self.fingerprint.differences(now):
+                current = RunFingerprint.of_command(self.config, self.settings)
+                current = replace(current, configuration=self.fingerprint.configuration)
+                if differences := self.fingerprint.differences(current):
                     raise UserError(f"{self.folder}: since the run began, {differences}: restore it, and repeat")
                 self._write(complete=True)
         return list(logged_rows((self.folder / LOG_FILE).read_text(encoding="utf-8").splitlines()))

@@ -23,7 +23,7 @@ from omegaconf import DictConfig
 
 from ..checkpoint import checkpoint_file, read_checkpoint
 from ..data.batches import DescribedBatches, Stage, as_text, cut_rows, read_stages, stage_of
-from ..data.corpus_rows import ENDS, CutLines, MixedTexts, ShuffledBatches
+from ..data.corpus_rows import SPECIAL_TOKENS, CutLines, MixedTexts, ShuffledBatches
 from ..data.dictionaries import DICTIONARY_FILE, corpus_folders
 from ..data.epochs import SharedEpochDataset
 from ..data.tokenizer import A_SUBWORD_MODEL, subword_model_options
@@ -118,8 +118,8 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
         if task.to_train is not None and cfg.only_positions_from == 0:
             _set_lengths_of_teacher(cfg, getattr(task.to_train.criterion, "teacher", None))
         shortest, longest = cfg.shortest_text, cfg.tokens_per_sample
-        works = shortest is None or longest is None or ENDS < shortest <= longest
-        check("shortest_text", shortest, works, f"from {ENDS + 1} to tokens_per_sample={longest}")
+        works = shortest is None or longest is None or SPECIAL_TOKENS < shortest <= longest
+        check("shortest_text", shortest, works, f"from {SPECIAL_TOKENS + 1} to tokens_per_sample={longest}")
         check("lengths", cfg.lengths, shortest is None or cfg.lengths is None, "left out with shortest_text")
         method = cfg.shorten_method
         check("shorten_method", method, shortest is None or method == "none", "none with shortest_text")
@@ -210,7 +210,7 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
             texts = MixedTexts(lines, lines.sizes, *lengths, dictionary.bos(), dictionary.eos(), cfg.seed)
             allowed = f"lower: no document of {prefix} has so many tokens"
             check("shortest_text", cfg.shortest_text, len(texts) > 0, allowed)
-            token_share = (texts.sizes - ENDS).sum() / (lines.sizes - 1).sum()
+            token_share = (texts.sizes - SPECIAL_TOKENS).sum() / (lines.sizes - 1).sum()
             logger.info(f"{split}: {len(texts):,} texts have {token_share:.0%} of the tokens")
             return texts
         shorten = cfg.shorten_data_split_list, cfg.shorten_method, cfg.tokens_per_sample, cfg.seed

@@ -146,10 +146,10 @@ class Run:
         recorded = progress.task_state["made_of"]
         if recorded is None or self.fingerprint is None:
             return  # another fairseq task wrote it, or this is not the first rank
-        before = RunFingerprint.of_json(recorded)
+        saved = RunFingerprint.of_json(recorded)
         if not self._compares_initial:
-            self.fingerprint = replace(self.fingerprint, checkpoint=before.checkpoint)
-        if differences := before.differences(self.fingerprint):
+            self.fingerprint = replace(self.fingerprint, checkpoint=saved.checkpoint)
+        if differences := saved.differences(self.fingerprint):
             raise UserError(
                 f"{self.folder} holds a run with other settings ({differences}): name another checkpoint.save_dir "
                 f"(checkpoint.restore_file={checkpoint} continues this run in that folder, or, for another model, "
@@ -282,8 +282,8 @@ class Run:
         last = self.folder / LAST
         if self._is_first_rank:
             outcome = f"the same command resumes from {last}" if last.is_file() else "nothing was saved"
-            by = "Ctrl-C" if self.stopped_by == signal.SIGINT else signal.SIGUSR1.name
-            print(f"stopped by {by} after update {updates:,}: {outcome}", flush=True)
+            cause = "Ctrl-C" if self.stopped_by == signal.SIGINT else signal.SIGUSR1.name
+            print(f"stopped by {cause} after update {updates:,}: {outcome}", flush=True)
         if get_global_world_size() > 1:
             torch.distributed.barrier()
         sys.exit(128 + (self.stopped_by or signal.SIGUSR1))  # a shell's exit status for a signal

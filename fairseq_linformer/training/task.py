@@ -133,7 +133,8 @@ class TrainingTask(FairseqTask):
                 return super(TrainingTask, self).get_batch_iterator(dataset, **iterator_options).frozen_batches
 
             call_limits = {name: options.get(name, default) for name, default in NO_LIMITS.items()}
-            iterator = ElasticBatchIterator.of(iterator, call_limits, batches_of, self.run.cfg.optimization.update_freq)
+            update_freq = self.run.cfg.optimization.update_freq
+            iterator = ElasticBatchIterator.from_iterator(iterator, call_limits, batches_of, update_freq)
             if dataset in self.dataset_to_epoch_iter:  # fairseq's cache for the next epoch
                 self.dataset_to_epoch_iter[dataset] = iterator
         self.run.iterator = iterator

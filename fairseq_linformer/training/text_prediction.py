@@ -147,8 +147,8 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
             logger.info(
                 f"{split}: {count:,} of {len(dataset):,} rows are longer than {length:,} tokens and are cut: {method}"
             )
-        ends = dictionary.bos(), dictionary.eos()
-        truncated = TruncatedDataset(dataset, length, method, *ends, seed=cfg.seed, by_length=not cfg.no_shuffle)
+        special = dictionary.bos(), dictionary.eos()
+        truncated = TruncatedDataset(dataset, length, method, *special, seed=cfg.seed, by_length=not cfg.no_shuffle)
         self.datasets[split] = SharedEpochDataset(DescribedBatches(truncated, dictionary.pad(), masked=False))
         return self.datasets[split]
 
@@ -239,10 +239,10 @@ def _check_options(cfg: TextPredictionConfig, dictionary: Dictionary) -> None:
 
 
 def _check_lengths(cfg: TextPredictionConfig, longest: int) -> None:
-    ends = 1
+    separators = 1
     if has_pairs(Path(cfg.data)):
-        ends = 2 if cfg.separator_token is None else 3
-    minimum = (cfg.init_token is not None) + ends + 1  # one token of text and the special ones
+        separators = 2 if cfg.separator_token is None else 3
+    minimum = (cfg.init_token is not None) + separators + 1  # one token of text and the special ones
     check("max_positions", longest, longest >= minimum, f"at least {minimum}")
     length = cfg.truncate_to or longest
     check("truncate_to", length, minimum <= length <= longest, f"from {minimum} to max_positions={longest}")

@@ -24,10 +24,10 @@ def test_copies_of_names_are_those_of_the_package():
 @pytest.mark.parametrize(
     ("parse", "text", "value"),
     [
-        (number(int, least=1, most=8), "8", 8),
+        (number(int, minimum=1, maximum=8), "8", 8),
         (number(float, above=0), "1e-9", 1e-9),
-        (number(int, least=1, most=8), "9", None),
-        (number(int, least=1, most=8), "0", None),
+        (number(int, minimum=1, maximum=8), "9", None),
+        (number(int, minimum=1, maximum=8), "0", None),
         (number(int), "1.5", None),
         (number(float, above=0), "0", None),
         (number(float), "nan", None),

@@ -108,8 +108,8 @@ def test_the_loss_is_that_of_its_parts_one_by_one(options, padding):
 
 
 def test_stages_are_shares_of_the_updates():
-    for given in ("4:0.5,8:0.25,16:0.25", ["4:0.5", "8:0.25", "16:0.25"], {4: 0.5, 8: 0.25, 16: 0.25}):
-        stages = read_stages(as_text(given), 10, 16)
+    for option in ("4:0.5,8:0.25,16:0.25", ["4:0.5", "8:0.25", "16:0.25"], {4: 0.5, 8: 0.25, 16: 0.25}):
+        stages = read_stages(as_text(option), 10, 16)
         assert stages == [(4, 5), (8, 8), (16, 10)]
     assert [stage_of(stages, done)[0] for done in range(11)] == [4] * 5 + [8] * 3 + [16] * 3
 

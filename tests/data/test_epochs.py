@@ -36,7 +36,9 @@ def iterators(ranks, rows=1, update_freq=(1,), **options):
     options |= {"dataset": dataset, "collate_fn": list, "seed": 5, "num_shards": ranks}
     options["batch_sampler"] = batches_of(limits)
     return [
-        ElasticBatchIterator.of(EpochBatchIterator(**options, shard_id=rank), limits, batches_of, update_freq)
+        ElasticBatchIterator.from_iterator(
+            EpochBatchIterator(**options, shard_id=rank), limits, batches_of, update_freq
+        )
         for rank in range(ranks)
     ]
 

@@ -85,13 +85,13 @@ def write_modernbert(folder: Path, kind: str = "ModernBertForMaskedLM", **option
 
 
 def rows(lengths: tuple[int, ...], order: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return random tokens of these lengths, padded, with our ids and with those of transformers, (B, n) each."""
+    """Return the ids of random tokens of these lengths, padded, in this package and in transformers: (B, n) each."""
     generator = torch.Generator().manual_seed(1)
-    ours = torch.ones(len(lengths), max(lengths), dtype=torch.long)
+    ids = torch.ones(len(lengths), max(lengths), dtype=torch.long)
     for row, length in enumerate(lengths):
-        ours[row, :length] = torch.randint(4, len(order), (length,), generator=generator)
-        ours[row, 0] = 0
-    return ours, torch.tensor(order)[ours]
+        ids[row, :length] = torch.randint(4, len(order), (length,), generator=generator)
+        ids[row, 0] = 0
+    return ids, torch.tensor(order)[ids]
 
 
 def order_of(folder: Path) -> list[int]:
@@ -108,25 +108,25 @@ def assert_equal(actual: torch.Tensor, expected: torch.Tensor) -> None:
 @torch.no_grad()
 @pytest.mark.parametrize(("kind", "options"), MODELS)
 def test_hidden_states_and_logits_equal_those_of_transformers(tmp_path, kind, options):
-    """Padded and not, at lengths within the window and beyond it."""
+    """With and without padding, at lengths within the window and beyond it."""
     model = write_modernbert(tmp_path / "source", kind, **options)
     import_folder(tmp_path / "source", tmp_path / "in")
     hub, order = hub_of(tmp_path / "in" / UNTRAINED), order_of(tmp_path / "in")
     cases = [(8192,), (1, 130)] if options is FULL_WIDTH else [(1,), (N,), (N, 40, 1)]
     for lengths in cases:
-        ours, theirs = rows(lengths, order)
-        real, inputs = ours.ne(1), {"input_ids": theirs, "attention_mask": ours.ne(1).long()}
+        ids, hf_ids = rows(lengths, order)
+        real, inputs = ids.ne(1), {"input_ids": hf_ids, "attention_mask": ids.ne(1).long()}
         expected = model.base_model(**inputs, output_hidden_states=True)
-        features, extra = hub.model(ours, features_only=True, return_all_hiddens=True)
+        features, extra = hub.model(ids, features_only=True, return_all_hiddens=True)
         states = [*(state.transpose(0, 1) for state in extra["inner_states"][:-1]), features]
         expected_states = [*expected.hidden_states[:-1], expected.last_hidden_state]
-        for state, other in zip(states, expected_states, strict=True):
-            assert_equal(state[real], other[real])
+        for state, expected_state in zip(states, expected_states, strict=True):
+            assert_equal(state[real], expected_state[real])
         if "MaskedLM" in kind:
             logits = model.decoder(model.head(expected.last_hidden_state[real]))
             assert_equal(hub.model.encoder.output_layer(features[real]), logits[:, order])
         if "Classification" in kind:
-            assert_equal(hub.model(ours, classification_head_name=HEAD)[0], model(**inputs).logits)
+            assert_equal(hub.model(ids, classification_head_name=HEAD)[0], model(**inputs).logits)
 
 
 @pytest.mark.parametrize(
@@ -151,12 +151,12 @@ def test_ids_of_two_thousand_difficult_texts(tmp_path):
     """Names of the five special tokens in a text are text, as in every imported tokenizer."""
     write_modernbert(tmp_path / "source", **SMALL)
     import_folder(tmp_path / "source", tmp_path / "in")
-    ours, theirs = load_tokenizer(tmp_path / "in"), AutoTokenizer.from_pretrained(tmp_path / "source")
+    imported, original = load_tokenizer(tmp_path / "in"), AutoTokenizer.from_pretrained(tmp_path / "source")
     order = order_of(tmp_path / "in")
     texts = difficult(2000)
-    expected = theirs(texts, add_special_tokens=False)["input_ids"]
-    assert [[order[number] for number in ids] for ids in ours.encode(texts)] == expected
-    (ids,) = ours.encode(["a [CLS][MASK] <|endoftext|>"])
+    expected = original(texts, add_special_tokens=False)["input_ids"]
+    assert [[order[number] for number in ids] for ids in imported.encode(texts)] == expected
+    (ids,) = imported.encode(["a [CLS][MASK] <|endoftext|>"])
     assert ids.min() > 3 and ids.max() < len(order) - 1, "none is special"
 
 
@@ -172,21 +172,21 @@ def test_an_export_is_the_class_of_transformers_and_is_imported_again(tmp_path, 
     import_folder(tmp_path / "source", tmp_path / "in")
     export(tmp_path / "in", tmp_path / "out")
     assert not list((tmp_path / "out").glob("*.py")), "no code"
-    again = getattr(transformers, kind).from_pretrained(tmp_path / "out").eval()
+    exported = getattr(transformers, kind).from_pretrained(tmp_path / "out").eval()
     order = order_of(tmp_path / "in")
-    ours, theirs = rows((N,), order)
-    outputs = again(ours)[0], model(theirs)[0]
+    ids, hf_ids = rows((N,), order)
+    outputs = exported(ids)[0], model(hf_ids)[0]
     assert_equal(outputs[0], outputs[1][..., order] if "MaskedLM" in kind else outputs[1])
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["architectures"] == [kind] and config["global_rope_theta"] == 5000, "of transformers 4, too"
     for name in ("modules.json", "1_Pooling/config.json", "config_sentence_transformers.json"):
         assert (tmp_path / "out" / name).read_text() == (tmp_path / "source" / name).read_text()
     AutoTokenizer.from_pretrained(tmp_path / "out").save_pretrained(tmp_path / "saved")
-    again.save_pretrained(tmp_path / "saved")  # without the folder fairseq
+    exported.save_pretrained(tmp_path / "saved")  # without the folder fairseq
     for name in ("out", "saved"):
         import_folder(tmp_path / name, tmp_path / f"{name}-in")
-        but = None if "MaskedLM" in kind else "lm_head"  # drawn
-        assert_same_weights(tmp_path / "in" / UNTRAINED, tmp_path / f"{name}-in" / UNTRAINED, but)
+        ignored = None if "MaskedLM" in kind else "lm_head"  # drawn
+        assert_same_weights(tmp_path / "in" / UNTRAINED, tmp_path / f"{name}-in" / UNTRAINED, ignored)
 
 
 @pytest.mark.parametrize(
@@ -209,13 +209,13 @@ def test_fine_tuned_classifiers(tmp_path, kind, changes, name):
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["architectures"] == [name] and ("auto_map" in config) == name.startswith("Linformer")
     import_folder(tmp_path / "out", tmp_path / "back")
-    but = "lm_head" if name.startswith("Modern") else None
-    assert_same_weights(checkpoint, tmp_path / "back" / UNTRAINED, but)
+    ignored = "lm_head" if name.startswith("Modern") else None
+    assert_same_weights(checkpoint, tmp_path / "back" / UNTRAINED, ignored)
 
 
 @torch.no_grad()
 def test_full_layers_become_local_windows_and_projected_keys(tmp_path):
-    """With a mean for every token they compute full attention; layers with a window are copied."""
+    """With a mean for every token converted layers compute full attention. Layers with a window are copied."""
     write_modernbert(tmp_path / "source", **SMALL)
     import_folder(tmp_path / "source", tmp_path / "in")
     linear = ["model.alternating_full=linformer", "model.projection=mean-pool", "model.linformer_window=8"]
@@ -227,11 +227,11 @@ def test_full_layers_become_local_windows_and_projected_keys(tmp_path):
         kinds = ["linformer", "longformer", "longformer", "linformer", "longformer"]
         assert [layer.self_attn.name for layer in layers] == kinds
         assert [layer.self_attn.rotary_base for layer in layers[:2]] == [160_000, 10_000]
-    ours, _ = rows((N, 90), order_of(tmp_path / "in"))
+    ids, _ = rows((N, 90), order_of(tmp_path / "in"))
     hubs = [hub_of(tmp_path / name / UNTRAINED) for name in ("in", f"k{N}")]
-    assert_equal(*(hub.model(ours)[0][ours.ne(1)] for hub in hubs))
+    assert_equal(*(hub.model(ids)[0][ids.ne(1)] for hub in hubs))
     export(tmp_path / "k20", tmp_path / "out")
-    assert list((tmp_path / "out").glob("*.py")), "our class, which the export compares with fairseq"
+    assert list((tmp_path / "out").glob("*.py")), "the class of this package, which the export compares with fairseq"
 
 
 @pytest.mark.slow
@@ -244,15 +244,15 @@ def test_the_commands_of_the_page(tmp_path):
     files = ("--train", "train.txt", "--valid", "valid.txt", "--tokenizer", "modernbert", "--workers", 1)
     run("linformer", "prepare", "corpus", *files, "--out", "data", cwd=tmp_path)
     words = continuing("data", "recipe=tiny", "lr_scheduler.warmup_updates=20")
-    mine = ("checkpoint.finetune_from_model=modernbert/checkpoint.pt", "checkpoint.save_dir=runs/mine")
-    printed = run(*words, *mine, "optimization.max_update=200", "common.log_interval=50", cwd=tmp_path)
+    continued = ("checkpoint.finetune_from_model=modernbert/checkpoint.pt", "checkpoint.save_dir=runs/mine")
+    printed = run(*words, *continued, "optimization.max_update=200", "common.log_interval=50", cwd=tmp_path)
     losses = [float(loss) for loss in re.findall(r" loss=([\d.]+)", printed)]
     assert losses[-1] < 0.7 * losses[0]
     linear = ("model.alternating_full=linformer", "model.projection=split-pool", "model.linformer_window=16")
     run("linformer", "convert", "runs/mine", "--out", "linear", *linear, "model.projected_length=16", cwd=tmp_path)
-    taught = ("checkpoint.finetune_from_model=linear/checkpoint.pt", "checkpoint.save_dir=runs/linear")
-    taught += ("criterion=masked_lm_distillation", "criterion.teacher=runs/mine", "optimization.max_update=25")
-    printed = run(*words, *taught, "common.log_interval=5", cwd=tmp_path)
+    distilled = ("checkpoint.finetune_from_model=linear/checkpoint.pt", "checkpoint.save_dir=runs/linear")
+    distilled += ("criterion=masked_lm_distillation", "criterion.teacher=runs/mine", "optimization.max_update=25")
+    printed = run(*words, *distilled, "common.log_interval=5", cwd=tmp_path)
     assert "divergence=" in printed and "layer_error=" in printed
     trained = torch.load(tmp_path / "runs/linear/checkpoint_last.pt", weights_only=True)
     assert trained["cfg"]["task"]["tokens_per_sample"] == 64, "as long as the model"

@@ -215,7 +215,7 @@ def test_line_breaks_of_labelled_texts_are_spaces(tmp_path, make):
     (tmp_path / "out").mkdir()
     write_tokenizer(source, tmp_path / "out", max_length=N, one_line=True)
     exported = AutoTokenizer.from_pretrained(tmp_path / "out")
-    columns = encode_columns([Example(line, None) for line in lines], source, pairs=False, where="row")
+    columns = encode_columns([Example(line, None) for line in lines], source, pairs=False, prefix="row")
     assert exported(lines, add_special_tokens=False)["input_ids"] == [ids.tolist() for ids in columns[0]]
     (tmp_path / "back").mkdir()
     write_json_tokenizer(exported, tmp_path / "out", tmp_path / "back")
@@ -338,7 +338,7 @@ def test_import_export_and_import_again(tmp_path, kind, long):
     exported.save_pretrained(tmp_path / "saved")  # without the folder fairseq
     for folder in ("FOLDER", "saved"):
         import_folder(tmp_path / folder, tmp_path / f"{folder}-back")
-        assert_same_weights(tmp_path / "in" / UNTRAINED, tmp_path / f"{folder}-back" / UNTRAINED, but="lm_head")
+        assert_same_weights(tmp_path / "in" / UNTRAINED, tmp_path / f"{folder}-back" / UNTRAINED, ignored="lm_head")
         assert_same_pieces(tmp_path / "source", tmp_path / f"{folder}-back", difficult(50))
 
 

@@ -154,7 +154,7 @@ def test_line_breaks_of_labelled_texts_are_spaces(tmp_path: Path) -> None:
     source = GPT2Tokenizer(*gpt2_files(tmp_path))
     lines = [f"the lim{space}the\u3000mu{space}{space}is the" for space in "\t\n\v\f\r\x1c\x1d\x1e\x1f\x85\u2028\u2029"]
     lines += ["the lim\r\n\r\nmu", "the lim. \n the mu"]
-    columns = encode_columns([Example(line, None) for line in lines], source, pairs=False, where="row")
+    columns = encode_columns([Example(line, None) for line in lines], source, pairs=False, prefix="row")
     write_tokenizer(source, tmp_path, max_length=99, one_line=True)
     encoded = transformers.AutoTokenizer.from_pretrained(tmp_path)(lines, add_special_tokens=False)
     assert encoded["input_ids"] == [ids.tolist() for ids in columns[0]]

@@ -150,8 +150,8 @@ def _find_files(train: Sequence[Path], valid: Sequence[Path], folder: Path) -> d
     held_out = find_files(to_validate)
     files = {"train": find_files(to_train, held_out), **({"valid": held_out} if valid else {})}
     targets = set(map(os.path.realpath, held_out))
-    if both := sorted(path.name for path in files["train"] if os.path.realpath(path) in targets):
-        print(f"warning: in train and in valid: {join_truncated(both)}; the loss on them is not that of unseen text")
+    if shared := sorted(path.name for path in files["train"] if os.path.realpath(path) in targets):
+        print(f"warning: in train and in valid: {join_truncated(shared)}; the loss on them is not that of unseen text")
     print("text files:", ", ".join(f"{split} {len(of_split):,}" for split, of_split in files.items()), flush=True)
     return files
 

@@ -23,26 +23,27 @@ class Example:
         text: the text; for token labels its words.
         label: a class or a number; several classes of a multi-label task, or the class of each word; None if unknown.
         second: the second text of a pair.
-        where: the row's location in the user's file, for errors.
+        location: the row's location in the user's file, for errors.
     """
 
     text: str | tuple[str, ...]
     label: Label | None
     second: str | None = None
-    where: str = field(default="", compare=False)
+    location: str = field(default="", compare=False)
 
 
 def encode_columns(
-    batch: Sequence[Example], tokenizer: Tokenizer, *, pairs: bool, where: str, before: int = 0
+    batch: Sequence[Example], tokenizer: Tokenizer, *, pairs: bool, prefix: str, offset: int = 0
 ) -> list[list[np.ndarray]]:
     """Encode the texts of rows, and the second texts of pairs, as ids: int32, (tokens,) each.
 
     Raises:
-        UserError: a row has no text, is not `pairs`, or its text has no piece. The message starts with the row's
-            `where`; if that is empty, with the argument and the number of the row, from 1 after `before` rows.
+        UserError: a row has no text, its text has no piece, or it is a pair and `pairs` is False, or the reverse. The
+            message begins with the row's `location`; if that is empty, with `prefix` and the number of the row, counted
+            from `offset` + 1.
     """
     columns: list[list[str]] = [[], []] if pairs else [[]]
-    locations = _locations(batch, where, before)
+    locations = _locations(batch, prefix, offset)
     for location, example in zip(locations, batch, strict=True):
         if not isinstance(example.text, str) or (example.second is not None) != pairs:
             expected = "pairs of texts" if pairs else "single texts"
@@ -65,17 +66,17 @@ def names_of(label: Label | None) -> tuple[str, ...]:
     return () if label is None else (label,) if isinstance(label, str) else label
 
 
-def _locations(batch: Sequence[Example], prefix: str, before: int) -> list[str]:
-    return [example.where or f"{prefix} {row}" for row, example in enumerate(batch, before + 1)]
+def _locations(batch: Sequence[Example], prefix: str, offset: int) -> list[str]:
+    return [example.location or f"{prefix} {row}" for row, example in enumerate(batch, offset + 1)]
 
 
 def encode_words(
-    batch: Sequence[Example], tokenizer: Tokenizer, *, where: str, before: int
+    batch: Sequence[Example], tokenizer: Tokenizer, *, prefix: str, offset: int
 ) -> tuple[list[list[np.ndarray]], list[np.ndarray]]:
     """Encode rows of words, at least one each; also return the number of pieces of each word, at least one."""
     unknown = np.array([tokenizer.dictionary.unk()], dtype=np.int32)  # for a word without pieces
     pieces, sizes = [], []
-    for location, example in zip(_locations(batch, where, before), batch, strict=True):
+    for location, example in zip(_locations(batch, prefix, offset), batch, strict=True):
         if isinstance(example.text, str) or example.second is not None or not example.text:
             raise UserError(f"{location}: all rows must be lists of words, as the first of train is")
         # Every word but the first follows a space, which byte-level BPE needs, and sentencepiece adds itself.

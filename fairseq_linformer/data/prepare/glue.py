@@ -31,7 +31,7 @@ def find_task(name: str) -> str:
 
 
 def read_glue(source: Path, task: str) -> dict[str, Iterator[Example]]:
-    """Read the splits train, valid (the official dev set; MNLI: matched, and valid1 mismatched) and test (test1).
+    """Read the splits of a task: train, valid (the official dev set) and test; MNLI's mismatched are valid1 and test1.
 
     Rows are read as they are consumed.
 
@@ -58,9 +58,9 @@ def _read(path: Path, file: SourceFile, task: Task) -> Iterator[Example]:
             if row is None:
                 broken += 1
                 continue
-            label = _label(str(row.value(source.label)), task, row.where) if source.label in file.columns else None
+            label = _label(str(row.value(source.label)), task, row.location) if source.label in file.columns else None
             text, *second = map(row.plain_text, source.texts)
-            yield Example(text, label, second[0] if second else None, row.where)
+            yield Example(text, label, second[0] if second else None, row.location)
     if broken:
         print(f"{task.name}/{path.name}: {broken:,} broken rows are left out")
 

@@ -68,4 +68,4 @@ def _examples(reviews: Mapping[str, Sequence[Path]]) -> Iterator[Example]:
     for label, files in reviews.items():
         for file in files:
             text = LINE_BREAKS.sub(" ", decoded(file.read_bytes(), str(file)))
-            yield Example(text, label, where=str(file))
+            yield Example(text, label, location=str(file))

@@ -98,20 +98,20 @@ class _Split:
     words: list[np.ndarray] = field(default_factory=list)
 
 
-def _write_texts(prefixes: Sequence[Path], examples: Iterable[Example], tokenizer: Tokenizer) -> _Split:
+def _write_texts(file_prefixes: Sequence[Path], examples: Iterable[Example], tokenizer: Tokenizer) -> _Split:
     """Write a split of input0, and of input1 for pairs."""
-    written, dictionary, split = _Split(), tokenizer.dictionary, prefixes[0].name
-    counts, location = written.counts, f"split {split}, row"
+    written, dictionary, split = _Split(), tokenizer.dictionary, file_prefixes[0].name
+    counts, prefix = written.counts, f"split {split}, row"
     bar = iter(tqdm(examples, desc=f"encoding {split}", unit="row", disable=None))
     with contextlib.ExitStack() as stack:
-        writers = [stack.enter_context(indexed_writer(prefix, len(dictionary))) for prefix in prefixes]
+        writers = [stack.enter_context(indexed_writer(file_prefix, len(dictionary))) for file_prefix in file_prefixes]
         while batch := list(itertools.islice(bar, BATCH)):
-            before = counts.examples
+            offset = counts.examples
             if isinstance(batch[0].text, tuple):
-                columns, words = encode_words(batch, tokenizer, where=location, before=before)
+                columns, words = encode_words(batch, tokenizer, prefix=prefix, offset=offset)
                 written.words += words
             else:
-                columns = encode_columns(batch, tokenizer, pairs=len(writers) == 2, where=location, before=before)
+                columns = encode_columns(batch, tokenizer, pairs=len(writers) == 2, prefix=prefix, offset=offset)
             lengths = np.full(len(batch), len(writers), dtype=np.int64)  # <s>, or the separator of the two
             for pieces, write in zip(columns, writers, strict=True):
                 lengths += _write_items(write, [[*ids.tolist(), dictionary.eos()] for ids in pieces])

@@ -13,7 +13,9 @@ from ...errors import UserError
 from .examples import Example, Label, names_of
 from .table import Row
 
-FEW = 20  # different labels; more whole numbers may be scores, and more texts, in over half of the rows, no classes
+# Up to this many different labels are classes. Of more, whole numbers may be scores, and texts are no classes if over
+# half of them differ.
+FEW_LABELS = 20
 TRUE, FALSE = ("1", "1.0", "true"), ("0", "0.0", "false")
 
 
@@ -57,7 +59,7 @@ def read_label(row: Row, columns: Columns) -> Label | None:
 def _is_true(row: Row, column: str) -> bool:
     value = _normalize(row.value(column), row, column).lower()
     if value not in TRUE + FALSE:
-        raise UserError(f"{row.where}: {column} is {value!r}, but each of several label columns must be 0 or 1")
+        raise UserError(f"{row.location}: {column} is {value!r}, but each of several label columns must be 0 or 1")
     return value in TRUE
 
 
@@ -72,7 +74,7 @@ def _parse_list(text: str, row: Row, column: str) -> object:
             if parse is json.loads or "".join(repr(value).split()) == "".join(text.split()):
                 return value
     if text[1] in "'\"" or all(number_of(part) is not None for part in text[1:-1].split()):
-        raise UserError(f"{row.where}: {column} is {text[:100]!r}, but a list must be JSON, with commas")
+        raise UserError(f"{row.location}: {column} is {text[:100]!r}, but a list must be JSON, with commas")
     return text
 
 
@@ -81,7 +83,8 @@ def _normalize(value: object, row: Row, column: str) -> str:
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     if not isinstance(value, str | int | float):
-        raise UserError(f"{row.where}: {column} is {value!r}, but a label must be text, a number, or a list of these")
+        allowed = "a label must be text, a number, or a list of these"
+        raise UserError(f"{row.location}: {column} is {value!r}, but {allowed}")
     return str(value).strip()
 
 
@@ -119,9 +122,9 @@ def find_label_type(rows: Sequence[TableRow], columns: Columns) -> str:
     distinct = len(set(labels))
     if labels and all(are_numbers):
         integers = all(map(_is_whole, labels))
-        if integers == (distinct <= FEW):
+        if integers == (distinct <= FEW_LABELS):
             return "single-label" if integers else "regression"
-    elif 2 * sum(are_numbers) <= len(labels) and distinct <= max(FEW, len(labels) / 2):
+    elif 2 * sum(are_numbers) <= len(labels) and distinct <= max(FEW_LABELS, len(labels) / 2):
         return "single-label"
     raise UserError(
         f"{', '.join(columns.labels)} holds {distinct:,} different labels in {len(labels):,} rows, of which "
@@ -148,11 +151,11 @@ def check_labels(rows: Sequence[TableRow], label_type: str, columns: Columns) ->
         works = works and (not of_words or len(names_of(row.label)) == len(row.text))
         if not works or (label_type == "regression" and number_of(row.label) is None):
             label = str(row.label)[:100]
-            raise UserError(f"{row.where}: {column} is {label!r}, but for {label_type} it must be {expected}")
+            raise UserError(f"{row.location}: {column} is {label!r}, but for {label_type} it must be {expected}")
     lists = [names_of(row.label) for row in rows] if label_type == "multi-label" else []
     same_length = len(set(map(len, lists))) == 1 and len(lists[0]) > 1
     if same_length and all(name.lower() in TRUE + FALSE for names in lists for name in names):
         raise UserError(
-            f"{rows[0].where}: {column} has a 0 or 1 for each class: write the names of the classes of each row, "
+            f"{rows[0].location}: {column} has a 0 or 1 for each class: write the names of the classes of each row, "
             "or a column of 0 and 1 for each class (--label A B C)"
         )

@@ -97,7 +97,7 @@ def _read(split: str, rows: Iterable[Row], columns: Columns) -> Iterator[TableRo
         group = None if columns.group is None else row.value(columns.group)
         is_unlabelled = split == "test" and not set(columns.labels) & set(row.columns)
         label = None if is_unlabelled else read_label(row, columns)
-        yield TableRow(text, label, second, row.where, None if group in (None, "") else str(group))
+        yield TableRow(text, label, second, row.location, None if group in (None, "") else str(group))
 
 
 def _leave_out_empty(split: str, rows: Sequence[TableRow], notes: list[str]) -> list[TableRow]:
@@ -158,9 +158,9 @@ def _classes(splits: Mapping[str, Sequence[TableRow]], notes: list[str]) -> list
     for split, rows in splits.items():
         for row in rows:
             if unknown := set(names_of(row.label)) - set(counts):
-                raise UserError(f"{row.where}: label {min(unknown)!r} of {split} is not in train")
-    if once := sorted(name for name, count in counts.items() if count == 1):
-        notes.append(f"warning: {len(once):,} labels occur once in train: {join_truncated(once)}")
+                raise UserError(f"{row.location}: label {min(unknown)!r} of {split} is not in train")
+    if rare := sorted(name for name, count in counts.items() if count == 1):
+        notes.append(f"warning: {len(rare):,} labels occur once in train: {join_truncated(rare)}")
     return sorted(counts)
 
 
@@ -212,9 +212,9 @@ def split_rows(
 
 def _merge_rare(strata: Sequence[str], size: int) -> list[str] | None:
     """Merge the strata with too few units for scikit-learn to divide; return None if that leaves one."""
-    least = max(2, math.ceil(len(strata) / size), math.ceil(len(strata) / (len(strata) - size)))
+    minimum = max(2, math.ceil(len(strata) / size), math.ceil(len(strata) / (len(strata) - size)))
     counts = Counter(strata)
-    merged = ["" if counts[name] < least else name for name in strata]
+    merged = ["" if counts[name] < minimum else name for name in strata]
     counts = Counter(merged)
     if counts.get("") == 1:
         merged[merged.index("")] = counts.most_common(1)[0][0]

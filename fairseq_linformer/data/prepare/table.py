@@ -35,11 +35,11 @@ class Row:
     """Row of a table.
 
     Attributes:
-        where: file and line, or number of the row, for errors.
+        location: file and line, or number of the row, for errors.
         values: by column: text, or numbers, lists and None if the format has them.
     """
 
-    where: str
+    location: str
     values: Mapping[str, object]
 
     @property
@@ -49,7 +49,7 @@ class Row:
     def value(self, column: str) -> object:
         """Return the value of a column, which must exist."""
         if column not in self.values:
-            raise UserError(f"{self.where}: no column {column!r} among {', '.join(self.values) or 'none'}")
+            raise UserError(f"{self.location}: no column {column!r} among {', '.join(self.values) or 'none'}")
         return self.values[column]
 
     def text(self, column: str) -> str | tuple[str, ...]:
@@ -58,14 +58,14 @@ class Row:
         words = value if isinstance(value, list | tuple) else [value]
         texts = tuple(word for word in words if isinstance(word, str) and not SURROGATE.search(word))
         if len(texts) < len(words):
-            raise UserError(f"{self.where}: {column} is {repr(value)[:100]}, it must be text")
+            raise UserError(f"{self.location}: {column} is {repr(value)[:100]}, it must be text")
         return texts[0] if isinstance(value, str) else texts
 
     def plain_text(self, column: str) -> str:
         """Return the text of a column; reject a list of words."""
         if isinstance(text := self.text(column), str):
             return text
-        raise UserError(f"{self.where}: {column} is a list of words, it must be text")
+        raise UserError(f"{self.location}: {column} is a list of words, it must be text")
 
 
 def parse_rows(lines: Iterable[bytes], file_format: str, source: str) -> Iterator[Row]:
@@ -91,7 +91,7 @@ def read_rows(
 ) -> Iterator[Example]:
     """Read the texts of a file, or the pairs of two columns, without labels, as they are consumed."""
     for row in parse_rows(lines, file_format, source):
-        yield Example(row.text(text), None, None if second is None else row.plain_text(second), row.where)
+        yield Example(row.text(text), None, None if second is None else row.plain_text(second), row.location)
 
 
 def check_filled(rows: Iterable[Example], source: str, *, words: bool) -> None:
@@ -99,22 +99,22 @@ def check_filled(rows: Iterable[Example], source: str, *, words: bool) -> None:
     row = None
     for row in rows:
         if not words and not isinstance(row.text, str):
-            raise UserError(f"{row.where}: a list of words, but the model predicts texts")
+            raise UserError(f"{row.location}: a list of words, but the model predicts texts")
         if is_blank("".join(row.text) + (row.second or "")):
-            raise UserError(f"{row.where}: the text is empty: there is one prediction per row, so fill or remove it")
+            raise UserError(f"{row.location}: the text is empty: there is one prediction per row, so fill or remove it")
     if row is None:
         raise UserError(f"{source}: it holds no text")
 
 
-def decoded(content: bytes, where: str, *, mark: bool = False) -> str:
-    """Decode UTF-8; `mark`: without the byte-order mark that some editors put at the start.
+def decoded(content: bytes, location: str, *, mark: bool = False) -> str:
+    """Decode UTF-8; with `mark` without the byte-order mark that some editors put at the start.
 
-    An error begins with `where`.
+    An error begins with `location`.
     """
     try:
         return content.decode("utf-8-sig" if mark else "utf-8")
     except UnicodeDecodeError as error:
-        raise UserError(f"{where}: not UTF-8 ({error})") from error
+        raise UserError(f"{location}: not UTF-8 ({error})") from error
 
 
 def _decode_lines(lines: Iterable[bytes], source: str) -> Iterator[tuple[str, str]]:
@@ -164,8 +164,8 @@ def tsv_rows(
 
 
 def _check_header(names: Sequence[str], location: str) -> Sequence[str]:
-    if twice := [name for name in names if name and names.count(name) > 1]:
-        raise UserError(f"{location}: two columns are called {twice[0]!r}: rename one")
+    if repeated := [name for name in names if name and names.count(name) > 1]:
+        raise UserError(f"{location}: two columns are called {repeated[0]!r}: rename one")
     return names
 
 

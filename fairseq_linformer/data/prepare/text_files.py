@@ -48,10 +48,10 @@ def find_files(names: Iterable[Path], held_out: Iterable[Path] = ()) -> list[Pat
     files: list[Path] = []
     for name in names:
         if name.is_dir():
-            below = sorted(path for path in _texts_below(name) if os.path.realpath(path) not in excluded)
-            if not below:
+            texts = sorted(path for path in _texts_below(name) if os.path.realpath(path) not in excluded)
+            if not texts:
                 raise FileNotFoundError(f"{name}: no files below this folder end in {', '.join(SUFFIXES)}")
-            files += below
+            files += texts
         elif name.is_file():
             files.append(name)
         else:  # the text is read twice, which a pipe does not allow
@@ -157,10 +157,10 @@ def unpacked(path: Path) -> Iterator[BinaryIO]:
         raise UserError(f"{path}: truncated or corrupt archive ({error})") from error
 
 
-def check_line_ends(start: bytes, where: str) -> None:
+def check_line_ends(start: bytes, location: str) -> None:
     """Raise a UserError if the start of a file has carriage returns alone as line ends: it would be one line."""
     if b"\n" not in start and start.rstrip(b"\r").count(b"\r") > 1:
-        raise UserError(f"{where}: its lines end with carriage returns alone: convert it with tr '\\r' '\\n'")
+        raise UserError(f"{location}: its lines end with carriage returns alone: convert it with tr '\\r' '\\n'")
 
 
 def is_blank(text: str) -> bool:

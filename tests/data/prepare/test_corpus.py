@@ -299,7 +299,7 @@ def test_a_killed_run_leaves_no_folder_and_can_be_repeated(tmp_path, model):
 
 
 def test_a_sample_is_bounded_even_and_repeatable():
-    """Of lines of 10 and of 5000 characters, the pieces with the smallest random keys, in batches of any size."""
+    """With lines of 10 and 5000 characters it has the pieces with the smallest random keys, for any batch size."""
     lines = [f"{number:05d}" + ("short" if number % 2 else "long-" * 999) for number in range(2000)]
     pieces = [piece for line in lines for piece in (line[:2000], line[2000:4000], line[4000:]) if piece]
     shuffled = np.argsort(np.random.default_rng(1).random(len(pieces)))

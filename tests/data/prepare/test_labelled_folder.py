@@ -125,7 +125,7 @@ def test_line_ends_and_tabs_are_white_space(tmp_path, tokenizer, monkeypatch, te
 
 
 @pytest.mark.parametrize(
-    ("splits", "where"),
+    ("splits", "location"),
     [
         ({"train": TRAIN, "valid": []}, "split valid"),
         ({"train": [*TRAIN, Example(" \n\t", "positive")]}, "split train, row 4"),
@@ -134,8 +134,8 @@ def test_line_ends_and_tabs_are_white_space(tmp_path, tokenizer, monkeypatch, te
         ({"train": [Example("a", "<mask>")]}, "'<mask>'"),
     ],
 )
-def test_rows_that_cannot_be_trained_on_are_rejected(tmp_path, tokenizer, splits, where):
-    with pytest.raises(UserError, match=where):
+def test_rows_that_cannot_be_trained_on_are_rejected(tmp_path, tokenizer, splits, location):
+    with pytest.raises(UserError, match=location):
         write_labelled(tmp_path / "out", CLASSES, splits, tokenizer)
     assert list(tmp_path.iterdir()) == []  # neither the folder nor a part of it
 
@@ -155,8 +155,8 @@ def test_a_summary_of_another_version(tmp_path, tokenizer):
 
 def test_unknown_pieces_are_counted_and_warned_of(tmp_path, tokenizer):
     strange = [Example("a 漢 film", "positive", "字字 good"), Example("bad", "positive", "good")]
-    known = [Example("a film", "positive", "good")] * 500
-    summary = write_labelled(tmp_path / "out", CLASSES, {"train": known + strange[:1], "valid": strange}, tokenizer)
+    usual = [Example("a film", "positive", "good")] * 500
+    summary = write_labelled(tmp_path / "out", CLASSES, {"train": usual + strange[:1], "valid": strange}, tokenizer)
     whole = load_task(tmp_path / "out", "valid")
     unknown = sum(tokens(whole, "valid", row).count(whole.source_dictionary.unk()) for row in range(2))
     assert summary.splits["valid"].unknown == unknown > 0

@@ -22,7 +22,7 @@ def labelled(*labels) -> list[Row]:
     return rows_of(*((f"text {number}", label) for number, label in enumerate(labels)))
 
 
-def own(rows, kind=None, fractions=None, valid=None, test=None, **columns) -> OwnData:
+def prepare_own(rows, kind=None, fractions=None, valid=None, test=None, **columns) -> OwnData:
     """Return the task of tables; `columns` are those besides text and label."""
     tables = {"train": rows, "valid": valid, "test": test}
     tables = {split: table for split, table in tables.items() if table is not None}
@@ -61,36 +61,36 @@ SCORES = [f"{number / 7:.3f}" for number in range(30)]
     ],
 )
 def test_the_type_of_label_follows_from_the_values(values, columns, kind, labels):
-    data = own(labelled(*values), **columns)
+    data = prepare_own(labelled(*values), **columns)
     assert (data.task.kind, labels_of(data)) == (kind, labels)
 
 
 def test_several_label_columns_are_classes():
     rows = rows_of(("a", "1.0", 0), ("b", 0, True), ("c", "0.0", "false"), columns=("text", "toxic", "rude"))
-    data = own(rows, labels=("toxic", "rude"))
+    data = prepare_own(rows, labels=("toxic", "rude"))
     assert (data.task.kind, labels_of(data)) == ("multi-label", [("toxic",), ("rude",), ()])
     with pytest.raises(UserError, match="line 2: rude"):
-        own(rows_of(("a", 1, 2), columns=("text", "toxic", "rude")), labels=("toxic", "rude"))
+        prepare_own(rows_of(("a", 1, 2), columns=("text", "toxic", "rude")), labels=("toxic", "rude"))
 
 
 def test_lists_of_words_have_a_label_for_each():
-    data = own(rows_of((["Ann", "ran"], ["B-PER", "O"]), (["No", "."], ["O", "O"])))
+    data = prepare_own(rows_of((["Ann", "ran"], ["B-PER", "O"]), (["No", "."], ["O", "O"])))
     assert (data.task.kind, labels_of(data)) == ("token-label", [("B-PER", "O"), ("O", "O")])
     assert data.task.headline == ("entity_f1",)
-    assert own(rows_of((["Ann"], ["NOUN"]), (["no"], ["DET"]))).task.headline == ("accuracy",)
+    assert prepare_own(rows_of((["Ann"], ["NOUN"]), (["no"], ["DET"]))).task.headline == ("accuracy",)
 
 
 @pytest.mark.parametrize("values", [range(30), ("3.5", "2.5"), [*SCORES, "NA", "3,5"], ("1", "2", "NA")])
 def test_an_ambiguous_type_of_label_is_an_error(values):
     with pytest.raises(UserError, match="--kind"):
-        own(labelled(*values))
+        prepare_own(labelled(*values))
 
 
 def test_scores_are_divided_by_the_highest_of_train():
-    assert own(labelled(*(1 + row % 10 for row in range(40)))).task.kind == "single-label"
-    assert own(labelled(*(1 + row % 10 for row in range(40))), "regression").task.scale == 10.0
-    assert own(labelled(-8, 2), "regression").task.scale == 8.0
-    assert own(labelled(0, 0.0), "regression").task.scale == 1.0
+    assert prepare_own(labelled(*(1 + row % 10 for row in range(40)))).task.kind == "single-label"
+    assert prepare_own(labelled(*(1 + row % 10 for row in range(40))), "regression").task.scale == 10.0
+    assert prepare_own(labelled(-8, 2), "regression").task.scale == 8.0
+    assert prepare_own(labelled(0, 0.0), "regression").task.scale == 1.0
 
 
 @pytest.mark.parametrize(
@@ -113,22 +113,24 @@ def test_scores_are_divided_by_the_highest_of_train():
 )
 def test_an_unusable_row_is_named(rows, kind, message):
     with pytest.raises(UserError, match=message):
-        own(rows, kind)
+        prepare_own(rows, kind)
 
 
 def test_empty_rows_are_left_out_and_counted():
-    data = own([*TWO, *rows_of((" \n\u200b\ufeff\ufffd", "pos"), (None, "pos"), ("x", ""), ("y", None), ("NA", "neg"))])
+    data = prepare_own(
+        [*TWO, *rows_of((" \n\u200b\ufeff\ufffd", "pos"), (None, "pos"), ("x", ""), ("y", None), ("NA", "neg"))]
+    )
     assert texts(data, "train") == ["good film", "bad film", "fine", "poor", "NA"]
     assert {"train: 2 rows with an empty text are left out", "train: 2 rows with an empty label are left out"} <= {
         *data.notes
     }
     pairs = [("a", "b", "x"), ("c", None, "y"), (None, "d", "y"), ("e", "f", "y")]
-    assert texts(own(rows_of(*pairs, columns=("text", "to", "label")), second="to"), "train") == ["a", "e"]
+    assert texts(prepare_own(rows_of(*pairs, columns=("text", "to", "label")), second="to"), "train") == ["a", "e"]
 
 
 def test_notes_on_repeated_texts_and_rare_labels():
     rows = rows_of(*((f"film {i}", "pos" if i % 2 else "neg") for i in range(100)), ("Film  1", "neg"), ("odd", "rare"))
-    notes = own(rows, fractions=SHARES).notes
+    notes = prepare_own(rows, fractions=SHARES).notes
     assert "1 texts are in several rows (2): each is in one split" in notes
     assert "warning: 1 of these texts have different labels (2 rows)" in notes
     assert "warning: 1 labels occur once in train: rare" in notes
@@ -137,34 +139,34 @@ def test_notes_on_repeated_texts_and_rare_labels():
         ((("a", "1"), ("a", "1.0"), ("b", "2")), False),
         (((["a", "b"], ["x", "y"]), (["a", "b"], ["y", "x"])), True),
     ):
-        assert any("different labels" in note for note in own(rows_of(*values)).notes) == differ
+        assert any("different labels" in note for note in prepare_own(rows_of(*values)).notes) == differ
 
 
 def test_dev_and_test_sets_in_tables_of_their_own():
     rows = [*TWO, *rows_of(("Shared  text", "pos"), ("in both", "neg"))]
     valid = rows_of(("shared text", "pos"), ("in both", "neg"), ("new", "pos"))
-    data = own(rows, fractions={}, valid=valid, test=rows_of(("IN BOTH", "neg")))
+    data = prepare_own(rows, fractions={}, valid=valid, test=rows_of(("IN BOTH", "neg")))
     assert texts(data, "train") == ["good film", "bad film", "fine", "poor"]
     assert texts(data, "valid") == ["shared text", "new"] and texts(data, "test") == ["IN BOTH"]
     assert "train: 2 rows whose text or group is in valid or test are left out" in data.notes
     with pytest.raises(UserError, match="VALID, line 2: label"):
-        own(TWO, fractions={}, valid=rows_of(("t", "x"), name="VALID"))
+        prepare_own(TWO, fractions={}, valid=rows_of(("t", "x"), name="VALID"))
 
 
 def test_the_rows_of_a_group_stay_together():
     groups = [number for number in range(20) for _ in range(10)]
     values = ((f"{row}", "xy"[row % 2], group) for row, group in enumerate(groups))
-    data = own(rows_of(*values, columns=("text", "label", "document")), fractions=SHARES, group="document")
+    data = prepare_own(rows_of(*values, columns=("text", "label", "document")), fractions=SHARES, group="document")
     by_split = [{groups[int(text)] for text in texts(data, split)} for split in data.splits]
     assert [len(numbers) for numbers in by_split] == [16, 2, 2] and set.union(*by_split) == set(range(20))
 
 
 def test_a_test_set_needs_no_labels():
     for test in (rows_of(("t",), columns=("text",)), rows_of(("t", None))):
-        data = own(TWO, fractions={}, valid=rows_of(("v", "pos")), test=test)
+        data = prepare_own(TWO, fractions={}, valid=rows_of(("v", "pos")), test=test)
         assert [row.label for row in data.splits["test"]] == [None] and data.task.scored == {"valid": ""}
     train, words = (parse_rows(lines, "conll", "FILE") for lines in ([b"Ann B\n", b"ran O\n"], [b"Bob\n", b"ran\n"]))
-    data = own(train, test=words, text="0", labels=("-1",))
+    data = prepare_own(train, test=words, text="0", labels=("-1",))
     (row,) = data.splits["test"]
     assert (row.text, row.label) == (("Bob", "ran"), None) and data.task.classes == ("B", "O")
 

@@ -64,7 +64,7 @@ def test_text_formats(file_format, content, columns, texts):
 )
 def test_a_row_names_its_first_line(file_format, content, lines):
     rows = read_rows(io.BytesIO(content), file_format, "FILE", "0" if file_format == "conll" else "text")
-    assert [row.where for row in rows] == [f"FILE, line {line}" for line in lines]
+    assert [row.location for row in rows] == [f"FILE, line {line}" for line in lines]
 
 
 @pytest.mark.parametrize(
@@ -91,10 +91,10 @@ def test_a_bad_line_is_named(file_format, content, line):
         texts_of(content, file_format, *columns)
 
 
-@pytest.mark.parametrize(("texts", "where"), [([], "FILE"), (["a", " "], "line 1"), ([("a",)], "line 0")])
-def test_texts_to_predict_are_checked_before(texts, where):
+@pytest.mark.parametrize(("texts", "location"), [([], "FILE"), (["a", " "], "line 1"), ([("a",)], "line 0")])
+def test_texts_to_predict_are_checked_before(texts, location):
     rows = [Example(text, None, None, f"line {number}") for number, text in enumerate(texts)]
-    with pytest.raises(UserError, match=where):
+    with pytest.raises(UserError, match=location):
         check_filled(rows, "FILE", words=False)
     check_filled([Example(("a",), None)], "FILE", words=True)
 
