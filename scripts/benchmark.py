@@ -243,7 +243,7 @@ class Runner:
             with self._reason(rows[case]):
                 rows[case] |= {**quartiles(values), **self._figures(case, calls[case], statistics.median(values))}
         for case, row in rows.items():
-            first = rows[next(other for other in cases if other.phase == case.phase)]
+            first = rows[next(first_case for first_case in cases if first_case.phase == case.phase)]
             if "seconds" in row and "seconds" in first:
                 row["relative"] = row["seconds"] / first["seconds"]
         return [*rows.values()]

@@ -51,9 +51,9 @@ from fairseq_linformer.training.run import DIVERGED
 
 COMPARISONS = Path(__file__).with_name("comparisons")
 CURVE_POINTS = 20
-SELECTION_BATCHES = 4  # of valid, by whose first sequences the selection of keys is measured
-SELECTION_QUERIES = 512  # of each sequence, evenly spaced
-BEYOND = f"beyond {LIMITS[-1]}"
+SELECTION_BATCHES = 4  # first batches of valid; the selection of keys is measured on the first sequence of each
+SELECTION_QUERIES = 512  # queries of a sequence, evenly spaced, on which the selection is measured
+LAST_CLASS = f"beyond {LIMITS[-1]}"
 SET_BY_FLAGS = ("task.data", "checkpoint.save_dir", "common.seed", "optimization.lr", "optimization.max_update")
 
 
@@ -77,9 +77,9 @@ class Result:
 
     perplexity: float  # of all masked tokens
     losses: ClassLosses | None = None  # by sequence and copy distance
-    curve: Mapping[int, float] = field(default_factory=dict)  # perplexity of the training by update
-    share: float | None = None  # of the query-key products of full attention
-    selection: list[list[float]] | None = None  # of each layer, as ``selection_quality`` returns it
+    curve: Mapping[int, float] = field(default_factory=dict)  # training perplexity by update
+    share: float | None = None  # share of full attention's query-key products
+    selection: list[list[float]] | None = None  # ``selection_quality`` of each layer
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,11 @@ class Pretraining:
     """Training and measurement of single runs.
 
     Attributes:
+        data: prepared corpus.
+        out: folder of the runs.
         config: a YAML of configs/, ``pretrain/tiny_512``.
         variants: Hydra overrides by name.
+        updates: updates of every run.
     """
 
     data: Path
@@ -123,7 +126,7 @@ class Pretraining:
         return Result(content["perplexity"], losses, curve, content["share"], content.get("selection"))
 
     def evaluate(self, folder: Path) -> dict[str, Any]:
-        """Return perplexity, losses by copy distance and the share of query-key products of a run's last checkpoint."""
+        """Measure a run's last checkpoint: perplexity, losses by copy distance, query-key products and selection."""
         roberta = self.load(folder).to(job_device())
         length = roberta.cfg.task.tokens_per_sample
         losses = self.text.token_losses(roberta, length)
@@ -133,7 +136,7 @@ class Pretraining:
         return {**results, "selection": self.selection(roberta, length)}
 
     def selection(self, roberta: Any, length: int) -> list[list[float]] | None:
-        """Return ``selection_quality`` of each layer, the mean over sequences; None without selection."""
+        """Return ``selection_quality`` of each layer, the mean over sequences; None if a layer does not select keys."""
         encoder = roberta.model.encoder.sentence_encoder
         attentions = attentions_of(encoder)
         if not all(hasattr(attention, "selected_keys") for attention in attentions):
@@ -155,7 +158,7 @@ class Pretraining:
         return MaskedText.of_stream(token_stream(self.data, "valid"))
 
     def update(self, trial: Trial) -> Callable[[], None]:
-        """Return an update as in the training, on a batch of valid."""
+        """Return a function that makes an update as in training, always on the same batch of valid."""
         roberta = self.load(self.out / trial.folder)
         model, task, cfg = roberta.model.to(job_device()), roberta.task, roberta.cfg
         task.load_dataset("valid")
@@ -165,26 +168,28 @@ class Pretraining:
         criterion = MaskedLmLoss(MaskedLmConfig(tpu=False), task)
         optimizer = build_optimizer(cfg.optimizer, list(model.parameters()))
 
-        def call() -> None:
+        def step() -> None:
             task.train_step(batch, model, criterion, optimizer, 0)
             optimizer.clip_grad_norm(cfg.optimization.clip_norm)
             optimizer.step()
             optimizer.zero_grad()
 
-        return call
+        return step
 
 
 @torch.no_grad()
 def selection_quality(attention: Any, x: Tensor) -> tuple[float, float]:
-    """Compare the keys that queries select with as many keys of highest score; local keys are left out.
+    """Compare the selected keys of each query with its best ones: as many keys with the highest scores.
+
+    Local keys are left out.
 
     Args:
         attention: a layer with ``selected_keys``.
-        x: (B, n, d), its inputs.
+        x: inputs of the layer, (B, n, d).
 
     Returns:
-        The overlap of the two sets, and the attention weight of the selected keys as a share of that of the best ones,
-        where weights are those of full attention.
+        The share of the best keys that are selected, and the attention weight of the selected keys divided by that of
+        the best keys. Weights are those of full attention.
     """
     queries = attention.split_heads(attention.q_proj(x))  # (B, h, n, d_h)
     lengths = torch.full((x.size(0),), x.size(1), device=x.device)
@@ -213,9 +218,9 @@ class Comparison:
     """All trials of the variants.
 
     Args:
-        pretraining: trains and measures one of them.
-        learning_rates: tried for each variant with the first seed.
-        seeds: all but the first are trained with the best rate only.
+        pretraining: trains and measures single trials.
+        learning_rates: rates to try for each variant, with the first seed.
+        seeds: seeds of the trials; those after the first are trained with the best rate only.
     """
 
     def __init__(self, pretraining: Pretraining, learning_rates: Sequence[float], seeds: Sequence[int]):
@@ -236,13 +241,13 @@ class Comparison:
         names, rates = self.pretraining.variants, self.learning_rates
         seeds = self.seeds if len(rates) == 1 else self.seeds[:1]
         self.measure([Trial(name, rate, seed) for name in names for rate in rates for seed in seeds], jobs)
-        trials = {name: self.best_trials(name) for name in names}
-        self.measure([trial for best in trials.values() for trial in best if trial not in self.results], jobs)
-        for trial in (trial for best in trials.values() for trial in best):
+        best = {name: self.best_trials(name) for name in names}
+        self.measure([trial for trials in best.values() for trial in trials if trial not in self.results], jobs)
+        for trial in (trial for trials in best.values() for trial in trials):
             if self.results[trial].losses is None:
-                raise UserError(f"{trial.folder} diverged: --learning-rates needs lower ones")
-        calls = {name: self.pretraining.update(best[0]) for name, best in trials.items()}
-        seconds, _ = interleave(calls, rounds, warm_ups=2, device=job_device())
+                raise UserError(f"{trial.folder} diverged: give lower rates by --learning-rates")
+        updates = {name: self.pretraining.update(trials[0]) for name, trials in best.items()}
+        seconds, _ = interleave(updates, rounds, warm_ups=2, device=job_device())
         return self.write({name: quartiles(values) for name, values in seconds.items()})
 
     def measure(self, trials: Sequence[Trial], jobs: int) -> None:
@@ -258,15 +263,18 @@ class Comparison:
             if error is not None:
                 raise error
 
-    def tried(self, variant: str) -> dict[float, float]:
-        """Return perplexity by learning rate with the first seed."""
+    def rate_perplexities(self, variant: str) -> dict[float, float]:
+        """Return the perplexity with each learning rate that has been tried, with the first seed."""
         trials = (Trial(variant, rate, self.seeds[0]) for rate in self.learning_rates)
         return {trial.learning_rate: self.results[trial].perplexity for trial in trials if trial in self.results}
 
     def best_trials(self, variant: str) -> list[Trial]:
         """Return the trials with the best learning rate, one for each seed; none if no rate has been tried."""
-        tried = self.tried(variant)
-        return [Trial(variant, min(tried, key=tried.__getitem__), seed) for seed in self.seeds] if tried else []
+        perplexities = self.rate_perplexities(variant)
+        if not perplexities:
+            return []
+        best_rate = min(perplexities, key=perplexities.__getitem__)
+        return [Trial(variant, best_rate, seed) for seed in self.seeds]
 
     def write(self, times: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
         """Write results.json, a row for each variant with its measurements so far, and return the rows.
@@ -285,37 +293,38 @@ class Comparison:
             row: dict[str, Any] = {"variant": name, "overrides": [*overrides], "updates": self.pretraining.updates}
             row |= {"learning_rate": trials[0].learning_rate, "share": results[next(iter(losses))].share}
             row["selection"] = results[next(iter(losses))].selection
-            row["tried"] = {rate: finite(perplexity) for rate, perplexity in self.tried(name).items()}
+            row["tried"] = {rate: finite(perplexity) for rate, perplexity in self.rate_perplexities(name).items()}
             row["perplexities"] = {seed: results[seed].perplexity for seed in losses}
             row["curves"] = {seed: results[seed].curve for seed in losses}
-            together = reduce(add, losses.values())
-            rows.append({**row, **distance_columns(together, reference), "update": times.get(name)})
-            reference = reference or together
+            sum_of_seeds = reduce(add, losses.values())
+            rows.append({**row, **distance_columns(sum_of_seeds, reference), "update": times.get(name)})
+            reference = reference or sum_of_seeds
         content = json.dumps({"data": str(self.pretraining.data), "variants": rows}, indent=1)
         write_whole(self.pretraining.out / "results.json", f"{content}\n")
         return rows
 
 
 def distance_columns(losses: ClassLosses, reference: ClassLosses | None) -> dict[str, Any]:
-    """Return perplexities by copy distance: of all classes, and beyond the last limit with its ratio to a reference.
+    """Return the perplexity of each class of copy distances, and beyond the last limit also its ratio to a reference.
 
     Args:
-        losses: of all seeds together.
-        reference: losses of the first variant; None for itself.
+        losses: sum of the losses of all seeds.
+        reference: the same of the first variant; None for the first variant.
     """
     columns: dict[str, Any] = {"classes": describe_classes(losses)}
     if LIMITS[-1] in losses.limits[:-1]:
-        beyond = losses.merge_beyond(LIMITS[-1])
-        columns["beyond"] = {**describe_classes(beyond)[-1], "name": BEYOND}
+        merged = losses.merge_beyond(LIMITS[-1])
+        columns["beyond"] = {**describe_classes(merged)[-1], "name": LAST_CLASS}
         if reference is not None and reference.limits == losses.limits:
-            other = reference.merge_beyond(LIMITS[-1])
-            figures = [beyond.perplexities()[-1] / other.perplexities()[-1], *beyond.intervals(other)[:, -1]]
+            merged_reference = reference.merge_beyond(LIMITS[-1])
+            ratio = merged.perplexities()[-1] / merged_reference.perplexities()[-1]
+            figures = [ratio, *merged.intervals(merged_reference)[:, -1]]
             columns["ratio"] = dict(zip(("perplexity", "low", "high"), map(finite, figures), strict=True))
     return columns
 
 
 def describe_classes(losses: ClassLosses) -> list[dict[str, Any]]:
-    """Return name, share of the tokens, and perplexity with its interval of each class; None if it has no tokens."""
+    """Return name, share of the tokens, perplexity and its interval of each class; a figure without tokens is None."""
     shares = losses.counts.sum(0) / max(1, losses.counts.sum())
     columns = zip(losses.names(), shares, losses.perplexities(), *losses.intervals(), strict=True)
     names = ("share", "perplexity", "low", "high")
@@ -323,7 +332,7 @@ def describe_classes(losses: ClassLosses) -> list[dict[str, Any]]:
 
 
 def finite(number: float) -> float | None:
-    """Return a number as JSON has it."""
+    """Return a number, or None if it is infinite or undefined, which JSON cannot express."""
     return float(number) if math.isfinite(number) else None
 
 
@@ -337,25 +346,25 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     seeds = ", ".join(map(str, first["perplexities"]))
     head = ["variant", "lr", "query-key products", f"perplexity (seed {seeds})", f"behind `{first['variant']}`"]
     head += [f"{figure['name']} ({100 * (figure['share'] or 0):.0f} %)" for figure in classes[0]]
-    head += [f"{BEYOND}, ratio", "ms per update"]
-    selecting = any(row.get("selection") for row in rows)
-    head += ["selected keys by layer: overlap with the best, share of their weight"] * selecting
+    head += [f"{LAST_CLASS}, ratio", "ms per update"]
+    has_selection = any(row.get("selection") for row in rows)
+    head += ["selected keys by layer: overlap with the best, share of their weight"] * has_selection
     lines = [head]
     for row, columns in zip(rows, classes, strict=True):
         pairs = [(x, first["perplexities"].get(seed)) for seed, x in row["perplexities"].items()]
-        behind = [100 * (x / reference - 1) for x, reference in pairs if reference]
+        increases = [100 * (x / reference - 1) for x, reference in pairs if reference]
         line = [f"`{row['variant']}`", f"{row['learning_rate']:g}"]
         line += ["unknown" if row["share"] is None else f"{100 * row['share']:.3g} %"]
         line += [with_deviation([*row["perplexities"].values()], ".2f")]
-        line += [with_deviation(behind, "+.1f") + " %" if behind and row is not first else ""]
+        line += [with_deviation(increases, "+.1f") + " %" if increases and row is not first else ""]
         line += [with_interval(figure) for figure in columns]
         times = row["update"] and {name: 1000 * x for name, x in row["update"].items()}
         line += [with_interval(row.get("ratio")), with_interval(times, "seconds")]
-        if selecting:
+        if has_selection:
             line += ["; ".join(f"{overlap:.2f}, {weight:.2f}" for overlap, weight in row["selection"] or ())]
         lines.append(line)
-    written = [f"| {' | '.join(line)} |" for line in lines]
-    return "\n".join([written[0], "|---" * len(head) + "|", *written[1:]])
+    header, *body = (f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join([header, "|---" * len(head) + "|", *body])
 
 
 def with_deviation(values: Sequence[float], form: str) -> str:
@@ -374,9 +383,10 @@ def with_interval(figures: Mapping[str, float | None] | None, name: str = "perpl
 
 
 def plot_curves(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Draw the perplexity in training against updates and minutes: the mean over seeds, from the lowest to the highest.
+    """Draw the perplexity in training against updates and minutes.
 
-    Minutes are updates times the median time of one.
+    A line is the mean over seeds, its band goes from the lowest to the highest of them. Minutes are updates times the
+    median time of an update.
     """
     with picture(path, 1, 2, 9, 4.2, sharey=True) as (figure, panels):
         for number, row in enumerate(rows):
@@ -387,8 +397,8 @@ def plot_curves(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
             style = {**style_of(number), "marker": None, "label": row["variant"]}
             for panel, scale in zip(panels[0], (1.0, minutes), strict=True):
                 x = [scale * update for update in updates]
-                panel.plot(x, [statistics.mean(each) for each in values], **style)
-                panel.fill_between(x, *([pick(each) for each in values] for pick in (min, max)), alpha=0.2)
+                panel.plot(x, [statistics.mean(perplexities) for perplexities in values], **style)
+                panel.fill_between(x, [*map(min, values)], [*map(max, values)], alpha=0.2)
         for panel, label in zip(panels[0], ("updates", "minutes"), strict=True):
             panel.set(xlabel=label, ylabel="masked-LM perplexity in training")
         if any(curve for row in rows for curve in row["curves"].values()):  # otherwise no loss was logged
@@ -402,7 +412,7 @@ def plot_distances(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         limits: set[int] = set()
         for number, row in enumerate(rows):
             no_copy, *classes = row["classes"]
-            points = {int(one["name"].split()[-1]): one["perplexity"] for one in classes if one["perplexity"]}
+            points = {int(group["name"].split()[-1]): group["perplexity"] for group in classes if group["perplexity"]}
             panel.plot([*points], [*points.values()], **style_of(number), label=row["variant"])
             if no_copy["perplexity"]:
                 panel.axhline(no_copy["perplexity"], **{**style_of(number), "marker": None, "linewidth": 0.8})
@@ -429,7 +439,7 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     add("--all", metavar="OVERRIDE", nargs="+", default=[], help="Hydra overrides of all variants")
     add("--learning-rates", metavar="LR", nargs="+", type=float, help="default: those of the comparison")
     add("--seeds", metavar="N", nargs="+", type=int, default=[1, 2, 3], help="default: 1 2 3")
-    add("--updates", metavar="N", type=int, help="of every run (default: those of the comparison)")
+    add("--updates", metavar="N", type=int, help="updates of every run (default: those of the comparison)")
     add("--jobs", metavar="N", type=int, default=2, help="runs at a time (default: 2)")
     add("--rounds", metavar="N", type=int, default=7, help="times that an update is timed (default: 7)")
     return parser.parse_args(words)
@@ -450,12 +460,12 @@ def read_comparison(options: argparse.Namespace) -> Comparison:
     for name in options.only or ():
         check("only", name, name in variants, f"one of {', '.join(variants)}")
     shared = [*content["overrides"], *options.all]
-    chosen = {name: [*shared, *words] for name, words in variants.items() if name in (options.only or variants)}
-    for word in (word for words in chosen.values() for word in words):
+    selected = {name: [*shared, *words] for name, words in variants.items() if name in (options.only or variants)}
+    for word in (word for words in selected.values() for word in words):
         if word.lstrip("+~").partition("=")[0] in SET_BY_FLAGS:
             raise UserError(f"{word} is not allowed: it is set by a flag of this program")
     updates = options.updates or content["updates"]
-    pretraining = Pretraining(options.data, options.out, content["config"], chosen, updates)
+    pretraining = Pretraining(options.data, options.out, content["config"], selected, updates)
     return Comparison(pretraining, options.learning_rates or content["learning_rates"], options.seeds)
 
 

@@ -48,14 +48,14 @@ def copy_distances(tokens: np.ndarray, masked: np.ndarray) -> np.ndarray:
     """
     length = tokens.shape[1]
     sequence, position = np.indices(tokens.shape)
-    # One number per token of a sequence, more than n apart from that of any other, plus the position.
+    # Copies in one sequence have keys that differ by their distance; all other keys differ by more than n.
     key = (sequence * (int(tokens.max(initial=0)) + 1) + tokens) * (2 * length) + position
     unmasked = np.sort(key[~masked])
     queries = key[masked]
-    after = np.searchsorted(unmasked, queries)
+    index = np.searchsorted(unmasked, queries)
     infinity = np.iinfo(unmasked.dtype).max // 2
     bounded = np.concatenate([[-infinity], unmasked, [infinity]])
-    nearest = np.minimum(queries - bounded[after], bounded[after + 1] - queries)
+    nearest = np.minimum(queries - bounded[index], bounded[index + 1] - queries)
     return np.where(nearest < length, nearest, NO_COPY)
 
 
@@ -99,7 +99,7 @@ class ClassLosses:
         return {"limits": list(self.limits), "sums": self.sums.tolist(), "counts": self.counts.tolist()}
 
     def __add__(self, other: "ClassLosses") -> "ClassLosses":
-        """Join two models at the same masked tokens: perplexities are then geometric means."""
+        """Add the losses of two models at the same masked tokens: perplexities of the sum are geometric means."""
         return ClassLosses(self.limits, self.sums + other.sums, self.counts + other.counts)
 
     def merge_beyond(self, limit: int) -> "ClassLosses":
@@ -121,7 +121,7 @@ class ClassLosses:
     def intervals(self, reference: "ClassLosses | None" = None) -> np.ndarray:
         """Return 95 % intervals of the perplexities, or of their ratios to those of another model: (2, C).
 
-        Whole sequences are resampled, because tokens of one sequence are not independent; the same ones for all models.
+        Whole sequences are resampled, the same for all models, because tokens of one sequence are not independent.
         """
         losses = self._resample() - (0.0 if reference is None else reference._resample())
         present = ~np.isnan(losses)

@@ -24,7 +24,7 @@ STANDARD_LIBRARY = "standard library"
 SKIPPED_FOLDERS = {"test", "tests", "site-packages", "dist-packages", "_vendor", "__pycache__"}
 SHORTEST = 80  # characters; shorter docstrings are mostly like "Return the width."
 FEWEST_CLASSES = 4
-WITH_STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)  # nodes below which definitions can be
+WITH_STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)  # nodes that can contain definitions
 
 
 @dataclass(frozen=True)

@@ -224,7 +224,7 @@ def report(parts: Parts, lengths: Sequence[int] = ()) -> str:
         if "rows" in part or "variants" in part:
             made_with = part["made_with"]
             codes.setdefault(f"{made_with['card']}, torch {made_with['torch']}", []).append(made_with["code"])
-    texts = ["; ".join(f"{machine}, code {', '.join(dict.fromkeys(each))}" for machine, each in codes.items())]
+    texts = ["; ".join(f"{machine}, code {', '.join(dict.fromkeys(names))}" for machine, names in codes.items())]
     texts[0] += ". Times are multiples of the first (with its share of the peak bfloat16 rate), and peak memory."
     texts[0] += " `softmax-flash` is PyTorch's FlashAttention-2; cuDNN's attention (`softmax-cudnn`) can be faster."
     texts += [benchmark.markdown(rows_of(parts), lengths)]

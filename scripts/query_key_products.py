@@ -20,7 +20,7 @@ from fairseq_linformer.model.config import ResolvedConfig
 
 
 def share_of_products(config: ResolvedConfig, length: int) -> float | None:
-    """Return the mean share over all layers for a sequence without padding; None for a mechanism without a formula."""
+    """Return the mean share over all layers, for a sequence without padding; None if the mechanism has no formula."""
     if config.attention not in PRODUCTS:
         return None
     options = get_attention(config.attention).Options.read(config)
@@ -29,7 +29,7 @@ def share_of_products(config: ResolvedConfig, length: int) -> float | None:
 
 
 def head_dim(config: ResolvedConfig) -> int:
-    """Return d_h."""
+    """Return d_h, the dimensions of a head."""
     return int(config.encoder_embed_dim // config.encoder_attention_heads)
 
 
@@ -58,7 +58,7 @@ def linformer(config: ResolvedConfig, options: Any, layer: int, length: int) -> 
 
 
 def projected_keys(config: ResolvedConfig, layer: int, length: int) -> int:
-    """Return m."""
+    """Return m, the number of projected keys of a layer."""
     k = config.projected_length[layer]
     if not hasattr(PROJECTIONS[config.projection], "windows"):
         return k
@@ -72,7 +72,7 @@ def alternating(config: ResolvedConfig, options: Any, layer: int, length: int) -
 
 
 def bigbird(config: ResolvedConfig, options: Any, layer: int, length: int) -> int:
-    """Count five blocks and the random ones for each block, and all keys for the first and the last block."""
+    """Count five blocks and the random blocks for each block, and all keys for the first and the last block."""
     block = min(options.bigbird_block, length)
     random_blocks = min(options.bigbird_random_blocks, ceil(config.max_positions / options.bigbird_block))
     return padded_length(length, block) * ((random_blocks + 5) * block + 2 * block)
@@ -87,16 +87,17 @@ def long_short(config: ResolvedConfig, options: Any, layer: int, length: int) ->
 
 def sparse(config: ResolvedConfig, options: Any, layer: int, length: int) -> int:
     block = min(options.stride_for(config.max_positions), length)
-    rows = ceil(length / block)
+    blocks = ceil(length / block)
     strided = options.sparse_pattern == "strided"
-    keys = 3 * block + rows if strided else block + rows * options.sparse_expressivity
-    return rows * block * keys
+    keys = 3 * block + blocks if strided else block + blocks * options.sparse_expressivity
+    return blocks * block * keys
 
 
 def reformer(config: ResolvedConfig, options: Any, layer: int, length: int) -> int:
-    """Count three chunks in each round, and what selects: all hashing directions, all mean keys, or all keys.
+    """Count the keys of three chunks in each round, and the products that select them.
 
-    Selection by mean keys is counted as a kernel for it would compute it, without the other scores.
+    These are with the hashing directions (hash), the mean keys (segment-means) or all keys (exact). For segment-means a
+    kernel is assumed that does not score the keys of other segments; the implementation scores all keys.
     """
     chunk, selection = options.reformer_chunk_length, options.reformer_selection
     if selection == "exact":
@@ -104,9 +105,9 @@ def reformer(config: ResolvedConfig, options: Any, layer: int, length: int) -> i
     functions = 1 if config.max_positions <= chunk**2 else 2
     buckets = 2 * torch.tensor(config.max_positions) / chunk
     directions = functions * max(1, ceil(float(buckets ** (1 / functions) / 2)))
-    to_select = {"hash": options.reformer_hashes * directions, "random": 0, "segment-means": ceil(length / chunk)}
+    selecting = {"hash": options.reformer_hashes * directions, "random": 0, "segment-means": ceil(length / chunk)}
     keys = 3 * chunk * (options.reformer_hashes + options.reformer_local)
-    return padded_length(length, chunk) * (keys + to_select[selection])
+    return padded_length(length, chunk) * (keys + selecting[selection])
 
 
 def nystrom(config: ResolvedConfig, options: Any, layer: int, length: int) -> int:
@@ -115,7 +116,7 @@ def nystrom(config: ResolvedConfig, options: Any, layer: int, length: int) -> in
 
 
 def decayed(chunk: int, config: ResolvedConfig, length: int) -> int:
-    """Count the products within chunks, and the features that weigh the sums of both sides."""
+    """Count the products within chunks, and the features of queries that weigh the sums of earlier and later chunks."""
     block = min(chunk, length)
     sums = 2 * head_dim(config) if length > block else 0
     return padded_length(length, block) * (block + sums)
