@@ -1,4 +1,4 @@
-"""What `pip install .` leaves: the wheel of a source archive, in an environment that does not see the checkout."""
+"""Result of `pip install .`: the wheel of a source archive, in an environment without access to the checkout."""
 
 import os
 import re
@@ -67,11 +67,9 @@ def programs(tmp_path_factory) -> Path:
 
 
 def files_below(folder: Path) -> dict[str, bytes]:
-    """Contents by relative path, links followed."""
-    found = {}
-    for place, _, names in os.walk(folder, followlinks=True):
-        found |= {str(Path(place, name).relative_to(folder)): Path(place, name).read_bytes() for name in names}
-    return found
+    """Return the contents of files by relative path; links are followed."""
+    paths = [Path(parent, name) for parent, _, names in os.walk(folder, followlinks=True) for name in names]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
 def test_the_configurations_are_installed_whole(programs, tmp_path):
@@ -82,13 +80,13 @@ def test_the_configurations_are_installed_whole(programs, tmp_path):
 
 
 def test_from_text_to_a_model_in_another_folder(programs, tmp_path):
-    """The command that preparing the text ends with is typed as it stands."""
+    """Prepare a text, and type the command that is printed at the end."""
     for split, lines in (("train", 200), ("valid", 40)):
         (tmp_path / f"{split}.txt").write_text(sentences(lines, seed=lines))
     words = ["--train", "train.txt", "--valid", "valid.txt", "--out", "data", "--vocab-size", 286, "--workers", 1]
     printed = done(programs / "linformer", "prepare", "corpus", *words, cwd=tmp_path).splitlines()[-1]
-    said, _, command = printed.partition(" ")
-    assert said == "next:" and command.startswith('fairseq-hydra-train --config-dir "$(linformer configs)"/pretrain ')
+    label, _, command = printed.partition(" ")
+    assert label == "next:" and command.startswith('fairseq-hydra-train --config-dir "$(linformer configs)"/pretrain ')
     words = [*(f"model.{size}" for size in SIZES), "dataset.num_workers=0", "common.cpu=true"]
     words += ["optimization.max_update=2", "lr_scheduler.warmup_updates=1"]
     done("sh", "-c", f'PATH="{programs}:$PATH"; {command} "$@"', "sh", *words, cwd=tmp_path)

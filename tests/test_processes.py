@@ -1,4 +1,4 @@
-"""Number of threads beside other programs."""
+"""Number of threads while other programs run."""
 
 import os
 
@@ -10,7 +10,7 @@ from fairseq_linformer import processes
 
 @pytest.fixture
 def idle(monkeypatch):
-    """A machine of two cores, whose second core is in use for the given share of the time."""
+    """Function that replaces the machine by one of two cores, the second of which is busy for a share of the time."""
 
     def machine(share):
         seconds = iter((0.0, 0.2))

@@ -28,11 +28,11 @@ if __name__ == "__main__":
 
 @pytest.mark.exhaustive
 def test_on_the_documentation_of_this_python(tmp_path):
-    """Of a fifth of it, validated on a tenth: reading all takes longer than everything after."""
+    """Train on a fifth of it, validate on a tenth: reading all takes longer than the remaining steps."""
     (tmp_path / "less.py").write_text(f"import sys\nsys.path.insert(0, {str(ROOT / 'scripts')!r})\n{OF_LESS_TEXT}")
     output = run(tmp_path / "less.py", cwd=tmp_path)
-    for said in ("before pretraining", "token frequencies", "after pretraining", "majority class", "TF-IDF + SVM"):
-        assert said in output
+    for label in ("before pretraining", "token frequencies", "after pretraining", "majority class", "TF-IDF + SVM"):
+        assert label in output
     assert "pretrained  " in output and "random weights" in output and output.count("  ->  ") == 3
     assert (tmp_path / "q/losses.png").read_bytes().startswith(b"\x89PNG")
 
@@ -56,10 +56,10 @@ def _without_progress(text):
 def test_the_notebook(tmp_path):
     notebook = nbformat.read(ROOT / "docs/quickstart.ipynb", as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells), "the checkout has none"
-    (given,) = (cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", ()))
+    (parameters,) = (cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", ()))
     (tmp_path / "own.txt").write_text(sentences(400, seed=3))
-    given.source += f"\nCORPUS, OUT = [Path({str(tmp_path)!r}) / 'own.txt'], Path({str(tmp_path)!r}) / 'q'"
-    given.source += "\nVOCAB_SIZE, UPDATES, FINE_TUNING_UPDATES, SEEDS = 286, 2, 2, [1]"
+    parameters.source += f"\nCORPUS, OUT = [Path({str(tmp_path)!r}) / 'own.txt'], Path({str(tmp_path)!r}) / 'q'"
+    parameters.source += "\nVOCAB_SIZE, UPDATES, FINE_TUNING_UPDATES, SEEDS = 286, 2, 2, [1]"
     NotebookClient(notebook, timeout=240, resources={"metadata": {"path": ROOT / "docs"}}).execute()
     *_, filled, features, _ = notebook.cells
     printed = "".join(output.get("text", "") for output in filled.outputs).splitlines()
@@ -87,12 +87,12 @@ def test_unigram_perplexity_is_that_of_smoothed_frequencies(corpus):
 
 
 def test_own_text_is_known_by_its_content(tmp_path):
-    own, text = tmp_path / "own.txt", tmp_path / "q/text"
-    own.write_text(sentences(300, seed=3))
+    file, text = tmp_path / "own.txt", tmp_path / "q/text"
+    file.write_text(sentences(300, seed=3))
     for time in (1e9, 2e9):
-        os.utime(own, (time, time))
-        quickstart.collect_text([own], text, 30)
-    own.write_text(own.read_text().replace("dog", "god"))
-    os.utime(own, (2e9, 2e9))
+        os.utime(file, (time, time))
+        quickstart.collect_text([file], text, 30)
+    file.write_text(file.read_text().replace("dog", "god"))
+    os.utime(file, (2e9, 2e9))
     with pytest.raises(ValueError, match="holds a run on another text"):
-        quickstart.collect_text([own], text, 30)
+        quickstart.collect_text([file], text, 30)

@@ -1,4 +1,4 @@
-"""What several test files need. A test file imports from here, never from another test file."""
+"""Helpers of several test files. A test file imports from here, never from another test file."""
 
 from pathlib import Path
 

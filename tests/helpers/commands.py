@@ -26,7 +26,7 @@ PROCESSES.set_forkserver_preload(["torch._dynamo", "fairseq.trainer", "fairseq.o
 
 
 def run(*command, cwd: Path, status: int = 0, root: Path = ROOT) -> str:
-    """What a command line of this environment prints, standard error included; it must end with that status.
+    """Return the output of a command line of this environment, standard error included; it must end with `status`.
 
     The program, a Python script, runs in a process of its own. That process is forked from one that has imported torch
     and fairseq, which takes most of the time of a short command, and nothing of this project.
@@ -70,7 +70,7 @@ def _start(command: Sequence, cwd: Path, output: Path, environment: dict[str, st
 
 
 def _run(words: list[str], cwd: Path, environment: dict[str, str], output: str, prologue: str) -> None:
-    """What Python does with a command line, in a process that is there already."""
+    """Run a command line of Python in this process, which is forked."""
     multiprocessing.set_start_method(None, force=True)  # of its workers: the system's default
     exec(prologue, {"os": os})
     os.environ.clear()
@@ -126,9 +126,9 @@ def with_hydra(data, save_dir, updates, *more):
     sizes = [f"model.{name}={value}" for name, value in SIZES.items()]
     schedule = [f"optimization.max_update={updates}", "optimization.lr=[0.002]", "optimization.clip_norm=0.0"]
     schedule += ["lr_scheduler.warmup_updates=2", "lr_scheduler.total_num_update=6"]
-    rest = ["model.dropout=0.1", "model.attention_dropout=0.1", "dataset.batch_size=4", "dataset.num_workers=0"]
+    defaults = ["model.dropout=0.1", "model.attention_dropout=0.1", "dataset.batch_size=4", "dataset.num_workers=0"]
     paths = [f"task.data={data}", f"checkpoint.save_dir={save_dir}", "checkpoint.save_interval_updates=3"]
-    return ["fairseq-hydra-train", *HYDRA, *sizes, *schedule, *rest, *paths, "common.cpu=true", *more]
+    return ["fairseq-hydra-train", *HYDRA, *sizes, *schedule, *defaults, *paths, "common.cpu=true", *more]
 
 
 def continuing(data, *more) -> list:

@@ -13,7 +13,7 @@ from fairseq_linformer.attention.pooling import AttentionPooling
 N, D = 15, 12
 
 
-SHORT = {  # what tests call some options
+SHORT = {  # short names of options in tests
     "dropout": "attention_dropout",
     "initialisation": "projection_init",
     "multiplier": "projection_multiplier",
@@ -28,21 +28,21 @@ DEFAULTS |= {"attention_bias": True, "adaptive_length": False, "freeze_projectio
 
 
 def configured(heads=3, k=5, layers=2, n=N, d=D, **options):
-    """What ``build_layers`` reads of a resolved configuration."""
+    """Return the part of a resolved configuration that ``build_layers`` reads."""
     sizes = {"encoder_layers": layers, "encoder_embed_dim": d, "encoder_attention_heads": heads, "max_positions": n}
-    given = {SHORT.get(name, name): value for name, value in options.items()}
-    config = Namespace(**{**DEFAULTS, **sizes, "projected_length": [k] * layers, **given})
+    full_names = {SHORT.get(name, name): value for name, value in options.items()}
+    config = Namespace(**{**DEFAULTS, **sizes, "projected_length": [k] * layers, **full_names})
     config.projection_init = config.projection_init or next(iter(PROJECTIONS[config.projection].INITIALISATIONS), None)
     return config
 
 
 def new(name, **options):
-    """One layer of a mechanism as it starts, with the random numbers of the moment."""
+    """Return a layer of a mechanism with its initial values, from the current state of the random numbers."""
     return get_attention(name).build_layers(configured(layers=1, **options))[0]
 
 
 def build(name, seed=0, **options):
-    """Layers of a mechanism with weights large enough that attention is far from uniform."""
+    """Return layers of a mechanism with weights so large that attention is far from uniform."""
     torch.manual_seed(seed)
     attentions = get_attention(name).build_layers(configured(**options))
     for attention in attentions:
@@ -57,12 +57,12 @@ def build(name, seed=0, **options):
 
 
 def leaving_heads(attention, x, first_values=None):
-    """What leaves the heads of a layer on x, (B, n, d), before the last map: (B, h, n, d_h)."""
-    heads = []
-    attention.join_heads = lambda own: heads.append(own) or x
+    """Return the heads of a layer for x, (B, n, d), before the last map: (B, h, n, d_h)."""
+    calls = []
+    attention.join_heads = lambda heads: calls.append(heads) or x
     attention(x, None, *(() if first_values is None else (first_values,)))
     del attention.join_heads
-    return heads[0]
+    return calls[0]
 
 
 class LargestTensor(TorchDispatchMode):

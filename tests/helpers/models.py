@@ -43,7 +43,7 @@ MODELS = [
 
 
 class Task:
-    """The two things that a model asks of its task."""
+    """Task with the dictionary and the length that a model reads."""
 
     def __init__(self, length=64):
         self.source_dictionary = Dictionary()

@@ -42,14 +42,14 @@ def no_space(most: int = 2000) -> Iterator[None]:
 
 
 def running_in_group(group: int) -> list[str]:
-    """The processes of a process group that are no zombies (on Linux; elsewhere none are seen)."""
-    found = []
+    """Return the processes of a process group that are no zombies (none outside Linux)."""
+    processes = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it has just ended
             state, _, process_group = path.read_text().rpartition(")")[2].split()[:3]
             if int(process_group) == group and state != "Z":
-                found.append(path.parent.name)
-    return found
+                processes.append(path.parent.name)
+    return processes
 
 
 def wait_until(true: Callable[[], bool]) -> None:

@@ -110,7 +110,7 @@ def test_every_mechanism_is_compared():
 
 @pytest.mark.parametrize(("selection", "low", "high"), [("exact", 1.0, 1.0), ("random", 0.1, 0.3)])
 def test_the_quality_of_a_selection_is_relative_to_the_keys_of_highest_score(selection, low, high):
-    """Of 64 keys, 12 are local and 12 are selected."""
+    """With 12 local and 12 selected keys of 64."""
     options = {"reformer_chunk_length": 4, "reformer_hashes": 1, "reformer_local": True}
     attention = build("reformer", n=64, reformer_selection=selection, **options)[0]
     overlap, weight = compare.selection_quality(attention, torch.randn(2, 64, D))
