@@ -17,13 +17,11 @@ from hashlib import blake2b
 from pathlib import Path
 
 from fairseq_linformer.data.prepare.examples import Example
-from fairseq_linformer.errors import UserError
 
 STANDARD_LIBRARY = "standard library"
 # Tests, other roots inside this one, and vendored packages.
 SKIPPED_FOLDERS = {"test", "tests", "site-packages", "dist-packages", "_vendor", "__pycache__"}
 SHORTEST = 80  # characters; shorter docstrings are mostly like "Return the width."
-FEWEST_CLASSES = 4
 WITH_STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)  # nodes that can contain definitions
 
 
@@ -120,9 +118,6 @@ def package_examples(
         train_per_class: rows per class, at most; a hash of the text chooses them.
         valid_per_class: the same for validation.
         valid_percent: of the modules, for validation.
-
-    Raises:
-        UserError: there are fewer than four such packages.
     """
     docstrings = list(docstrings)
     packages_with = Counter(text for _, text in {(item.package, item.text) for item in docstrings})
@@ -131,12 +126,6 @@ def package_examples(
     # Of equal sizes by name, as Counter.most_common keeps the order of arrival.
     largest = sorted(sizes, key=lambda package: (-sizes[package], package))[:classes]
     chosen = [package for package in largest if sizes[package] * 4 >= train_per_class]
-    if len(chosen) < FEWEST_CLASSES:
-        listed = ", ".join(f"{package} {sizes[package]}" for package in largest) or "none"
-        raise UserError(
-            f"{len(chosen)} packages have {train_per_class // 4} docstrings or more to train on (found: {listed}), but "
-            f"at least {FEWEST_CLASSES} are needed"
-        )
     return {
         "train": _examples_of(splits["train"], chosen, train_per_class),
         "valid": _examples_of(splits["valid"], chosen, valid_per_class),

@@ -18,7 +18,6 @@ import random
 import statistics
 from functools import partial
 from pathlib import Path
-from typing import TypedDict
 
 import numpy as np
 import torch
@@ -74,13 +73,6 @@ SENTENCES = (
 OWN_SENTENCES = ("It was the <mask> of the day.", "There is no <mask> here.", "This is the first <mask>.")
 
 
-class TextSource(TypedDict):
-    """Source of a folder of texts: the digests of the user's files, and the size of the vocabulary."""
-
-    corpus: dict[str, str]
-    vocab_size: int
-
-
 def write_own_text(files: list[Path], out: Path) -> None:
     """Write train.txt and valid.txt from the user's files: of every 20 blocks of 10 lines, the last validates.
 
@@ -123,7 +115,7 @@ def collect_text(corpus: list[Path], text: Path, vocab_size: int) -> None:
         UserError: an earlier run wrote it from others.
     """
     files = {str(file.absolute()): digest_file(file) for file in find_files(corpus)}
-    source: TextSource = {"corpus": files, "vocab_size": vocab_size}
+    source = {"corpus": files, "vocab_size": vocab_size}
     if not text.is_dir():
         print("collecting text", flush=True)
         with staged_folder(text, "source.json") as (folder, mark):
@@ -148,21 +140,10 @@ def fine_tune(data: Path, checkpoint: Path | None, out: Path, seed: int, updates
     return train(FINE_TUNING, [*overrides, f"common.seed={seed}"], out, updates)
 
 
-def read_examples(file: Path) -> dict[str, list[Example]]:
-    """Read the labelled examples in the file that ``write_docstrings`` wrote.
-
-    Raises:
-        UserError: it is damaged.
-    """
-    rows = read_json(file)
-    if rows.keys() != {"train", "valid"} or any(len(row) != 2 for part in rows.values() for row in part):
-        raise UserError(f"{file} is damaged: it must hold the splits train and valid, each row a text and its label")
-    return {split: [Example(text, label) for text, label in part] for split, part in rows.items()}
-
-
 def compare_fine_tuning(folder: Path, checkpoint: Path, seeds: list[int], updates: int) -> dict[str, list[list[dict]]]:
     """Fine-tune the checkpoint, and random weights, with each seed. Print the accuracies and return the logs."""
-    splits = read_examples(folder / "text" / "examples.json")
+    rows_of_splits = read_json(folder / "text" / "examples.json")
+    splits = {split: [Example(text, label) for text, label in rows] for split, rows in rows_of_splits.items()}
     data = folder / "data-classification"
     if not data.is_dir():
         write_labelled(data, own_task("docstrings", "single-label"), splits, load_tokenizer(folder / "data"))

@@ -91,5 +91,3 @@ def test_the_labelled_task_has_the_splits_of_pretraining_and_the_largest_package
         assert all(owners[row.text] == row.label for row in examples[split])
         counts = [sum(row.label == package for row in examples[split]) for package in PACKAGES]
         assert all(0 < count <= limit for count in counts[:4]) and counts[4] == 0
-    with pytest.raises(ValueError, match="at least 4"):
-        package_examples([item for item in docstrings if item.package < "c"], train_per_class=100)

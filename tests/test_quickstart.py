@@ -68,13 +68,6 @@ def test_the_notebook(tmp_path):
     assert features.outputs[-1].data["text/plain"].startswith("torch.Size([1, ")
 
 
-@pytest.mark.parametrize("content", ['{"train": [], "valid": [["a"]]}', '{"train": []}', "[]", '{"train": 1}', "{"])
-def test_damaged_examples_are_named(tmp_path, content):
-    (tmp_path / "examples.json").write_text(content)
-    with pytest.raises(ValueError, match=r"examples\.json"):
-        quickstart.read_examples(tmp_path / "examples.json")
-
-
 def test_unigram_perplexity_is_that_of_smoothed_frequencies(corpus):
     task = MaskedLMTask.setup_task(MaskedLMConfig(data=str(corpus), tokens_per_sample=32))
     train, valid = (
