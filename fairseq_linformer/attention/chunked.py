@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..precision import bfloat16_instructions
-from .dropout import draw_mask, is_slow, scale
+from .dropout import draw_mask, runs_eagerly_on_cpu, scale
 
 WEIGHTS = 2**20  # attention weights at a time; fewer or more were slower, at n = 512 and at 4,096
 MIN_QUERIES = 64  # at a time, however many weights they have
@@ -27,7 +27,7 @@ MAX_KEYS, MIN_HEAD_DIM = 512, 32
 
 def is_faster_in_chunks(queries: Tensor, keys: Tensor, p: float) -> bool:
     """Return True where ``attend_in_chunks`` is faster than PyTorch's attention, with dropout of probability p."""
-    if not is_slow(queries):  # another device, or a compiled model
+    if not runs_eagerly_on_cpu(queries):
         return False
     few_keys = keys.size(2) <= MAX_KEYS and keys.size(3) >= MIN_HEAD_DIM
     return p > 0 or (few_keys and _product_type(queries) == torch.bfloat16)

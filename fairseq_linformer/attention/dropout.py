@@ -13,7 +13,7 @@ LEVELS = 2**16  # probabilities are multiples of 1 / LEVELS: 0.1 is 6554 / 65536
 
 def dropout(x: Tensor, p: float, training: bool) -> Tensor:
     """Apply ``F.dropout``: in training zero elements with probability p < 1, and divide the others by 1 - p."""
-    if not training or p == 0 or not is_slow(x):
+    if not training or p == 0 or not runs_eagerly_on_cpu(x):
         return F.dropout(x, p, training)
     return x.masked_fill(~draw_mask(x.shape, p), 0.0) * scale(p)
 
@@ -25,8 +25,8 @@ class Dropout(nn.Dropout):
         return dropout(x, self.p, self.training)
 
 
-def is_slow(x: Tensor) -> bool:
-    """Return True where PyTorch's dropout is slow for this tensor."""
+def runs_eagerly_on_cpu(x: Tensor) -> bool:
+    """Return True for a tensor on the CPU, outside compiled models."""
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 

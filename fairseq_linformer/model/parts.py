@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..attention.base import Attention
+from ..attention.dropout import runs_eagerly_on_cpu
 
 TAPS = 33  # maximum width of a convolution that is compiled for a GPU into one kernel
 
@@ -45,7 +46,7 @@ class LocalConvolution(nn.Module):
         x = Attention.zero_padding(x, padding_mask)
         if x.is_cuda and torch.compiler.is_compiling() and self.conv.kernel_size[0] <= TAPS:
             return self.by_taps(x)
-        if x.device.type == "cpu" and not torch.compiler.is_compiling():
+        if runs_eagerly_on_cpu(x):
             return self.of_image(x)
         return self.conv(x.transpose(1, 2)).transpose(1, 2)  # the convolution takes (B, d, n)
 
