@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from .attention import Attention, get_attention
+from .attention.positions import add_alibi
 from .attention.softmax import SoftmaxAttention
 from .checkpoint import (
     FINE_TUNED,
@@ -202,7 +203,7 @@ def softmax_matrices(attention: Attention, queries: Tensor, keys: Tensor) -> Ten
     scores = queries @ keys.transpose(1, 2) * attention.head_dim**-0.5
     if attention.alibi:
         positions = torch.arange(keys.size(1), device=keys.device)
-        scores = scores + attention.add_alibi(None, positions, positions).to(scores)
+        scores = scores + add_alibi(None, attention.num_heads, positions, positions).to(scores)
     return scores.softmax(-1)
 
 

@@ -19,7 +19,7 @@ from fairseq_linformer.model.config import OPTIONS
 FILE = Path(__file__).resolve().parents[1] / "configs" / "model" / "options.yaml"
 HEADER = """\
 # Written by scripts/write_model_options.py: every option of the model at its default, so that each can be overridden on
-# the command line (model.dropout=0.2). fairseq_linformer/model/config.py explains them. Null is the default of the
+# the command line (model.dropout=0.2). fairseq_linformer/model/options.py explains them. Null is the default of the
 # architecture, `_name`, and for an option of one mechanism that mechanism's default.
 """
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from fairseq_linformer.attention.adaptive import adaptive_pooling
+from fairseq_linformer.attention.projection import adaptive_pooling
 from fairseq_linformer.checkpoint import UNTRAINED, digest_vocabulary
 from fairseq_linformer.cli.command import main
 from fairseq_linformer.convert import (

@@ -11,24 +11,6 @@ import torch
 from torch import Tensor
 
 
-def adaptive_pooling(sizes: Tensor, rows: int, length: int, dtype: torch.dtype) -> Tensor:
-    """Return the weights of adaptive pooling: row j averages positions floor(j s / k) to ceil((j + 1) s / k) - 1.
-
-    Args:
-        sizes: s, lengths of texts, (...,); the weights are 0 where s is 0.
-        rows: k.
-        length: number of columns; the largest s, or more.
-        dtype: data type of the weights.
-
-    Returns:
-        (..., k, length).
-    """
-    row, position = (torch.arange(number, dtype=sizes.dtype, device=sizes.device) for number in (rows, length))
-    start, end = sizes.unsqueeze(-1) * row // rows, (sizes.unsqueeze(-1) * (row + 1) + rows - 1) // rows  # (..., k)
-    averaged = (position >= start.unsqueeze(-1)) & (position < end.unsqueeze(-1))
-    return averaged.to(dtype) / (end - start).clamp(min=1).unsqueeze(-1)
-
-
 def text_lengths(length: int, padding_mask: Tensor | None, device: torch.device) -> Tensor:
     """Return the number of unmasked tokens of each sequence, at least 1: (B,), or (1,) without padding."""
     if padding_mask is None:

@@ -11,6 +11,7 @@ Dimensions: B batch, n sequence length, w window, d embedding.
 Cost per layer: that of ``softmax``, O(B n^2 d), or of ``linformer`` in a full layer, and O(B n w d) in the others.
 """
 
+import math
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
@@ -19,7 +20,6 @@ from .base import Attention, register_attention
 from .linformer import LinformerAttention, LinformerOptions
 from .longformer import LongformerAttention, LongformerOptions, check_sliding_window
 from .options import AttentionConfig, Options, option
-from .positions import is_rotary_base
 from .softmax import SoftmaxAttention
 
 FULL = ("softmax", "linformer")  # mechanisms of full layers
@@ -62,7 +62,7 @@ class AlternatingOptions(LinformerOptions):
         first, every = self.alternating_first, self.alternating_every
         check("alternating_first", first, first < every, f"below alternating_every={every}")
         base = self.alternating_rotary_base
-        check("alternating_rotary_base", base, base == 0 or is_rotary_base(base), "0 or a number above 1")
+        check("alternating_rotary_base", base, base == 0 or 1 < base < math.inf, "0 or a number above 1")
 
 
 @register_attention("alternating", AlternatingOptions)

@@ -14,13 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import UserError
-from .chunked import attend_in_chunks, is_faster_in_chunks
+from .chunked import attend_on_cpu
 from .options import AttentionConfig, Options
-from .positions import RelativePositions
-
-# On a CPU PyTorch's kernel takes 1.4 to 2.1 times as long in bfloat16 as in float32 for smaller heads, forward and
-# backward (d_h 16, 32, 48; AVX512_BF16, torch 2.13).
-MIN_BFLOAT16_HEAD_DIM = 64
+from .positions import bias_in_precision, rotary_dimensions, rotate
 
 
 def is_unmodified_linear(linear: nn.Module) -> bool:
@@ -32,7 +28,7 @@ def is_unmodified_linear(linear: nn.Module) -> bool:
     return type(linear) is nn.Linear and not hooked
 
 
-class Attention(RelativePositions, ABC):
+class Attention(nn.Module, ABC):
     """Bidirectional self-attention over a batch of sequences.
 
     Contract, tested for the whole registry:
@@ -54,6 +50,7 @@ class Attention(RelativePositions, ABC):
     name: ClassVar[str]  # set by register_attention, which also sets the options
     Options: ClassVar[type[Options]] = Options
     HAS_WEIGHTS: ClassVar[bool] = True
+    RELATIVE_POSITIONS: ClassVar[bool] = False
     QKV_PROJECTIONS: ClassVar[tuple[str, ...]] = ("k_proj", "v_proj", "q_proj")  # in the order of fairseq's code
     q_proj: nn.Linear
     k_proj: nn.Linear
@@ -100,7 +97,8 @@ class Attention(RelativePositions, ABC):
         self.num_heads = config.encoder_attention_heads
         self.head_dim = self.embed_dim // self.num_heads
         self.dropout = config.attention_dropout
-        self.set_positions(config)
+        self.rotary_base, self.alibi = config.rotary_base, config.positions == "alibi"
+        self.rotary_dim = rotary_dimensions(config) if config.positions == "rotary" else 0  # of a head, t
         for name in Attention.QKV_PROJECTIONS:
             linear = self.build_linear(config)  # drawn even if unused, so that the next maps do not depend on it
             if name in self.QKV_PROJECTIONS:
@@ -151,6 +149,17 @@ class Attention(RelativePositions, ABC):
         """Return queries and keys, rotated where positions are rotary, and values: (B, n, d) -> three (B, n, d)."""
         return self.rotated(self.q_proj(x)), self.rotated(self.k_proj(x)), self.values(x, first_values)
 
+    def rotated(self, x: Tensor) -> Tensor:
+        """Rotate queries or keys where positions are rotary: (B, n, d) or (B, h, n, d_h)."""
+        return rotate(x, self.head_dim, self.rotary_dim, self.rotary_base) if self.rotary_dim else x
+
+    def zero_rotary_dims(self, keys: Tensor) -> Tensor:
+        """Return keys without a position, (..., d) or (..., d_h), with zeros in the rotary dimensions."""
+        if not self.rotary_dim:
+            return keys
+        dimension = torch.arange(keys.size(-1), device=keys.device) % self.head_dim
+        return keys.masked_fill(dimension < self.rotary_dim, 0.0)
+
     def split_heads(self, x: Tensor) -> Tensor:
         """Split the heads: (..., n, d) -> (..., h, n, d_h)."""
         return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(-3, -2)
@@ -182,20 +191,11 @@ class Attention(RelativePositions, ABC):
             (B, h, n, d_h).
         """
         p = self.dropout if self.training else 0.0
-        if is_faster_in_chunks(queries, keys, p):
-            return attend_in_chunks(queries, keys, values, attn_mask, p)
+        if queries.device.type == "cpu" and (p > 0 or queries.dtype == torch.bfloat16):
+            return attend_on_cpu(queries, keys, values, attn_mask, p)
         if attn_mask is not None and attn_mask.is_floating_point():
-            if queries.dtype == torch.float16:
-                attn_mask = attn_mask.clamp(min=torch.finfo(torch.float16).min)  # finite in float16, too
-            attn_mask = attn_mask.to(queries.dtype)  # PyTorch requires equal precisions
-        dtype = queries.dtype
-        if queries.device.type != "cpu" or dtype != torch.bfloat16 or self.head_dim >= MIN_BFLOAT16_HEAD_DIM:
-            return F.scaled_dot_product_attention(queries, keys, values, attn_mask, p)
-        if attn_mask is not None and attn_mask.is_floating_point():
-            attn_mask = attn_mask.float()
-        with torch.autocast("cpu", enabled=False):
-            heads = F.scaled_dot_product_attention(queries.float(), keys.float(), values.float(), attn_mask, p)
-        return heads.to(dtype)
+            attn_mask = bias_in_precision(attn_mask, queries.dtype)  # PyTorch requires equal precisions
+        return F.scaled_dot_product_attention(queries, keys, values, attn_mask, p)
 
     @staticmethod
     def real_positions(x: Tensor, padding_mask: Tensor | None) -> Tensor:

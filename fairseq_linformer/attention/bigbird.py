@@ -21,6 +21,7 @@ from torch import Tensor
 from .base import Attention, register_attention
 from .blocks import block_size, into_blocks, narrow_prefix, out_of_blocks
 from .options import AttentionConfig, Options, option
+from .positions import add_alibi
 
 NO_BLOCK = -1
 
@@ -105,7 +106,7 @@ class BigBirdAttention(Attention):
             in_first = narrow_prefix(position, real.size(2), dim=0)
             in_last = last[..., 0] * real.size(2) + in_first  # (B, 1, b)
             queries_at = torch.cat([in_first.expand_as(in_last), in_last], dim=-1)
-            attn_mask = self.add_alibi(attn_mask, queries_at, position)
+            attn_mask = add_alibi(attn_mask, self.num_heads, queries_at, position)
         out = self.join_heads(self.attend(queries, keys, values, attn_mask))  # (B, 2 b, d)
         return out.unsqueeze(1).chunk(2, dim=2)
 
@@ -120,7 +121,7 @@ class BigBirdAttention(Attention):
             block = torch.arange(real.size(2), device=real.device)
             queries_at = torch.arange(real.size(1), device=real.device)[:, None, None] * real.size(2) + block
             keys_at = (block_ids.unsqueeze(-1) * real.size(2) + block).flatten(3)
-            attn_mask = self.add_alibi(attn_mask, queries_at, keys_at)
+            attn_mask = add_alibi(attn_mask, self.num_heads, queries_at, keys_at)
         keys, values = (self._take(blocks, index) for blocks in (keys, values))
         queries = self.split_heads(queries.flatten(0, 1))
         out = self.join_heads(self.attend(queries, keys, values, attn_mask.flatten(0, 1)))  # (B N, b, d)

@@ -29,7 +29,7 @@ from .class_token import attend_from_first
 from .local import LocalContext
 from .options import AttentionConfig, Options, option
 from .pooling import AttentionPooling, ConvProjection, MaxPooling, MeanPooling, SplitPooling, WindowProjection
-from .positions import check_unrotated_dims
+from .positions import add_alibi, check_unrotated_dims
 from .projection import LinearProjection, Projection, RandomProjection
 
 PROJECTIONS: dict[str, type[Projection]] = {
@@ -185,7 +185,8 @@ class LinformerOptions(Options):
             check(name, value, value == 0 or windowed, "0 without linformer_window in each layer")
         allowed = "learned without linformer_window in each layer"
         check("positions", config.positions, config.positions == "learned" or windowed, allowed)
-        if not PROJECTIONS[config.projection].ROWS_ARE_MEANS or self.linformer_class_token:
+        scores_by_content = not PROJECTIONS[config.projection].ROWS_ARE_MEANS or self.linformer_class_token
+        if config.positions == "rotary" and scores_by_content:
             check_unrotated_dims(config)
 
 
@@ -249,7 +250,7 @@ class LinformerAttention(ProjectedAttention):
         if self.alibi:
             local_at = torch.arange(context.size + 2 * context.margin, device=x.device)  # from the start of the margin
             queries_at = local_at[context.margin : context.margin + context.size]
-            attn_mask = self.add_alibi(attn_mask, queries_at, local_at, keys.size(2) - local_at.size(0))
+            attn_mask = add_alibi(attn_mask, self.num_heads, queries_at, local_at, keys.size(2) - local_at.size(0))
         return attend_in_blocks(self, self.rotated(queries), keys, values, attn_mask, context.size)
 
     def project_windowed_kv(

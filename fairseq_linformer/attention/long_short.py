@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from .base import Attention, register_attention
 from .blocks import attend_in_blocks, block_size, convolution_per_head, half_window, with_margins
 from .options import AttentionConfig, Options, check_width, option
-from .positions import check_unrotated_dims
+from .positions import add_alibi, check_unrotated_dims
 
 
 @dataclass
@@ -64,7 +64,8 @@ class LongShortOptions(Options):
     def validate(self, config: AttentionConfig) -> None:
         super().validate(config)
         check_width("long_short_conv_width", self.long_short_conv_width)
-        check_unrotated_dims(config)
+        if config.positions == "rotary":
+            check_unrotated_dims(config)
 
 
 TokenQKV = tuple[Tensor, Tensor, Tensor]  # query, key and value of one token, (B, 1, d) each
@@ -130,7 +131,7 @@ class LongShortAttention(Attention):
             return attn_mask
         position = torch.arange(local.size(-1), device=real.device)  # from the first position on the left side
         margin = (local.size(-1) - window) // 2
-        return self.add_alibi(attn_mask, position[margin : margin + window], position, prefix_len)
+        return add_alibi(attn_mask, self.num_heads, position[margin : margin + window], position, prefix_len)
 
     def _attend_from(self, token: TokenQKV, heads: Tensor, real: Tensor) -> Tensor:
         """Attend from the class token to itself and the other positions' outputs: (B, h, n, d_h) to (B, h, 1, d_h)."""

@@ -22,6 +22,7 @@ from ..errors import check
 from .base import Attention, register_attention
 from .blocks import attend_in_blocks, block_size, narrow_prefix, sym_min, with_margins
 from .options import AttentionConfig, Options, option
+from .positions import add_alibi
 
 
 def check_sliding_window(name: str, window: int) -> None:
@@ -111,7 +112,7 @@ class LongformerAttention(Attention):
         attn_mask = real[:, None, None, :]
         if self.alibi:
             position = torch.arange(x.size(1), device=x.device)
-            attn_mask = self.add_alibi(attn_mask, self._first(position.unsqueeze(0))[0], position)
+            attn_mask = add_alibi(attn_mask, self.num_heads, self._first(position.unsqueeze(0))[0], position)
         return self.join_heads(self.attend(queries, keys, self.split_heads(values), attn_mask))
 
     def _attend_locally(self, x: Tensor, real: Tensor, first_values: Tensor | None) -> Tensor:
@@ -148,4 +149,4 @@ class LongformerAttention(Attention):
         local_at = starts + torch.arange(-size, 2 * size, device=device)  # (N, 3 b)
         first_at = torch.arange(keys - 3 * size, device=device).expand(local_at.size(0), -1)
         keys_at = torch.cat([first_at, local_at], dim=1).unsqueeze(1)
-        return self.add_alibi(attn_mask, local_at[:, None, size : 2 * size], keys_at)
+        return add_alibi(attn_mask, self.num_heads, local_at[:, None, size : 2 * size], keys_at)

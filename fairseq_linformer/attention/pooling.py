@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .adaptive import adaptive_pooling, text_lengths
+from .adaptive import text_lengths
 from .blocks import into_blocks, statically_true, sym_min
 from .options import AttentionConfig
-from .projection import NOISE, Projection
+from .projection import NOISE, Projection, adaptive_pooling
 
 
 class WindowProjection(Projection):

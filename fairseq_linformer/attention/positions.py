@@ -9,16 +9,14 @@
             those of the largest power p below, then every other one of 2 p, as in the authors' code.
 
 Positions count from 0. A key without a position, such as a mean of many, is scored by content alone, by
-``zero_rotary_dims`` or without bias. Neither kind has parameters, and both allow any length.
+``Attention.zero_rotary_dims`` or without bias. Neither kind has parameters, and both allow any length.
 
 Dimensions: B batch, n sequence length, m keys, d embedding, h heads, d_h = d / h, t rotary dimensions.
 """
 
-from typing import ClassVar
-
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..errors import check
 from .options import AttentionConfig
@@ -27,60 +25,44 @@ POSITIONS = ("learned", "rotary", "alibi")
 HIDDEN = torch.finfo(torch.bfloat16).min  # the score of a hidden key: finite, as minus infinity alone would give nan
 
 
-class RelativePositions(nn.Module):
-    """Rotary or ALiBi positions of an attention; without rotary ones ``rotated`` is the identity."""
+def rotate(x: Tensor, head_dim: int, rotary_dim: int, base: float) -> Tensor:
+    """Rotate queries or keys of the positions 0 … n - 1, at least in float32: (B, n, d) or (B, h, n, d_h)."""
+    heads, half = x.unflatten(-1, (-1, head_dim)), rotary_dim // 2
+    exact = torch.promote_types(x.dtype, torch.float32)
+    position = torch.arange(x.size(-2), device=x.device, dtype=exact)
+    pair = torch.arange(half, device=x.device, dtype=exact)
+    frequencies = 1 / base ** (pair / half)  # as transformers rounds them
+    angles = position[:, None, None] * frequencies  # (n, 1, t / 2)
+    cos, sin = angles.cos(), angles.sin()
+    first, second = heads[..., :half], heads[..., half:rotary_dim]
+    parts = [(first * cos - second * sin).to(x.dtype), (second * cos + first * sin).to(x.dtype)]
+    if rotary_dim < head_dim:
+        parts.append(heads[..., rotary_dim:])
+    return torch.cat(parts, dim=-1).flatten(-2)
 
-    RELATIVE_POSITIONS: ClassVar[bool] = False  # True for mechanisms that allow relative positions
 
-    num_heads: int
-    head_dim: int
+def add_alibi(attn_mask: Tensor | None, heads: int, queries_at: Tensor, keys_at: Tensor, unbiased: int = 0) -> Tensor:
+    """Return ALiBi's bias, and ``HIDDEN`` where a boolean mask is False.
 
-    def set_positions(self, config: AttentionConfig) -> None:
-        """Read the options."""
-        self.rotary_dim = rotary_dimensions(config) if config.positions == "rotary" else 0  # t
-        self.rotary_base = config.rotary_base
-        self.alibi = config.positions == "alibi"
+    Args:
+        attn_mask: broadcasts with (..., h, n, unbiased + m), True where a query attends to a key; None for all.
+        heads: h.
+        queries_at: (n,), or (..., h or 1, n): the position of each query.
+        keys_at: (m,), or (..., h or 1, m): the position of each key.
+        unbiased: the number of keys before these that have no position and no bias.
 
-    def rotated(self, x: Tensor) -> Tensor:
-        """Rotate queries or keys of the positions 0 … n - 1, at least in float32: (B, n, d) or (B, h, n, d_h)."""
-        if not self.rotary_dim:
-            return x
-        heads, half = x.unflatten(-1, (-1, self.head_dim)), self.rotary_dim // 2
-        exact = torch.promote_types(x.dtype, torch.float32)
-        position = torch.arange(x.size(-2), device=x.device, dtype=exact)
-        pair = torch.arange(half, device=x.device, dtype=exact)
-        frequencies = 1 / self.rotary_base ** (pair / half)  # as transformers rounds them
-        angles = position[:, None, None] * frequencies  # (n, 1, t / 2)
-        cos, sin = angles.cos(), angles.sin()
-        first, second = heads[..., :half], heads[..., half : self.rotary_dim]
-        parts = [(first * cos - second * sin).to(x.dtype), (second * cos + first * sin).to(x.dtype)]
-        if self.rotary_dim < self.head_dim:
-            parts.append(heads[..., self.rotary_dim :])
-        return torch.cat(parts, dim=-1).flatten(-2)
+    Returns:
+        (..., h, n, unbiased + m), in float32.
+    """
+    distance = (queries_at.float().unsqueeze(-1) - keys_at.float().unsqueeze(-2)).abs()
+    bias = distance * -alibi_slopes(heads, distance.device)[:, None, None]
+    bias = F.pad(bias, (unbiased, 0)) if unbiased else bias
+    return bias if attn_mask is None else bias.masked_fill(~attn_mask, HIDDEN)
 
-    def zero_rotary_dims(self, keys: Tensor) -> Tensor:
-        """Return keys without a position, (..., d) or (..., d_h), with zeros in the rotary dimensions."""
-        if not self.rotary_dim:
-            return keys
-        dimension = torch.arange(keys.size(-1), device=keys.device) % self.head_dim
-        return keys.masked_fill(dimension < self.rotary_dim, 0.0)
 
-    def add_alibi(self, attn_mask: Tensor | None, queries_at: Tensor, keys_at: Tensor, unbiased: int = 0) -> Tensor:
-        """Return ALiBi's bias, and ``HIDDEN`` where a boolean mask is False. Only with ``alibi``.
-
-        Args:
-            attn_mask: broadcasts with (..., h, n, unbiased + m), True where a query attends to a key; None for all.
-            queries_at: (n,), or (..., h or 1, n): the position of each query.
-            keys_at: (m,), or (..., h or 1, m): the position of each key.
-            unbiased: the number of keys before these that have no position and no bias.
-
-        Returns:
-            (..., h, n, unbiased + m), in float32.
-        """
-        distance = (queries_at.float().unsqueeze(-1) - keys_at.float().unsqueeze(-2)).abs()
-        bias = distance * -alibi_slopes(self.num_heads, distance.device)[:, None, None]
-        bias = F.pad(bias, (unbiased, 0)) if unbiased else bias
-        return bias if attn_mask is None else bias.masked_fill(~attn_mask, HIDDEN)
+def bias_in_precision(bias: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a bias of scores in another type, with hidden keys finite in float16, too."""
+    return (bias.clamp(min=torch.finfo(dtype).min) if dtype == torch.float16 else bias).to(dtype)
 
 
 def rotary_dimensions(config: AttentionConfig) -> int:
@@ -99,29 +81,14 @@ def alibi_slopes(heads: int, device: torch.device) -> Tensor:
     return torch.exp2(-8 * torch.where(head < power, (head + 1) / power, odd / (2 * power)))
 
 
-def is_rotary_base(base: float) -> bool:
-    """Return True for a finite number above 1."""
-    return 1 < base < float("inf")
-
-
-def validate_positions(config: AttentionConfig) -> None:
-    """Check the options of positions.
-
-    Raises:
-        UserError: an option is invalid.
-    """
-    check("positions", config.positions, config.positions in POSITIONS, f"one of {', '.join(POSITIONS)}")
-    base, share = config.rotary_base, config.rotary_share
-    check("rotary_base", base, is_rotary_base(base), "a number above 1")
-    check("rotary_share", share, 0 < share <= 1, "above 0 and at most 1")
-    if config.positions == "rotary":
-        size, dimensions = config.encoder_embed_dim // config.encoder_attention_heads, rotary_dimensions(config)
-        even = abs(share * size - dimensions) < 1e-3 and dimensions % 2 == 0 and dimensions > 0
-        check("rotary_share", share, even, f"an even number of d_h={size} dimensions")
+def check_rotary_dims(config: AttentionConfig) -> None:
+    """Reject a share of rotary dimensions that is no even number of them."""
+    size, dimensions = config.encoder_embed_dim // config.encoder_attention_heads, rotary_dimensions(config)
+    even = abs(config.rotary_share * size - dimensions) < 1e-3 and dimensions % 2 == 0 and dimensions > 0
+    check("rotary_share", config.rotary_share, even, f"an even number of d_h={size} dimensions")
 
 
 def check_unrotated_dims(config: AttentionConfig) -> None:
     """Reject rotating all dimensions of a head if the unrotated ones score the keys without a position."""
-    unrotated = config.positions != "rotary" or config.rotary_share < 1
     allowed = "below 1: unrotated dimensions score the keys that have no position"
-    check("rotary_share", config.rotary_share, unrotated, allowed)
+    check("rotary_share", config.rotary_share, config.rotary_share < 1, allowed)

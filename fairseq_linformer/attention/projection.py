@@ -12,7 +12,7 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from .adaptive import adaptive_pooling, stretch_columns, text_lengths
+from .adaptive import stretch_columns, text_lengths
 from .blocks import narrow_prefix
 from .options import AttentionConfig
 
@@ -131,3 +131,21 @@ class RandomProjection(LinearProjection):
 
     INITIALISATIONS = ("johnson-lindenstrauss", "normal")
     TRAINABLE = False
+
+
+def adaptive_pooling(sizes: Tensor, rows: int, length: int, dtype: torch.dtype) -> Tensor:
+    """Return the weights of adaptive pooling: row j averages positions floor(j s / k) to ceil((j + 1) s / k) - 1.
+
+    Args:
+        sizes: s, lengths of texts, (...,); the weights are 0 where s is 0.
+        rows: k.
+        length: number of columns; the largest s, or more.
+        dtype: data type of the weights.
+
+    Returns:
+        (..., k, length).
+    """
+    row, position = (torch.arange(number, dtype=sizes.dtype, device=sizes.device) for number in (rows, length))
+    start, end = sizes.unsqueeze(-1) * row // rows, (sizes.unsqueeze(-1) * (row + 1) + rows - 1) // rows  # (..., k)
+    averaged = (position >= start.unsqueeze(-1)) & (position < end.unsqueeze(-1))
+    return averaged.to(dtype) / (end - start).clamp(min=1).unsqueeze(-1)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .base import Attention, register_attention
+from .positions import add_alibi
 
 
 @register_attention("softmax")
@@ -23,6 +24,6 @@ class SoftmaxAttention(Attention):
         attn_mask = None if padding_mask is None else ~padding_mask[:, None, None, :]  # (B, n) -> (B, 1, 1, n)
         if self.alibi:
             position = torch.arange(x.size(1), device=x.device)[None, None]  # a fused kernel's mask has four dimensions
-            attn_mask = self.add_alibi(attn_mask, position, position)
+            attn_mask = add_alibi(attn_mask, self.num_heads, position, position)
         queries, keys, values = map(self.split_heads, self.project(x, first_values))
         return self.join_heads(self.attend(queries, keys, values, attn_mask))

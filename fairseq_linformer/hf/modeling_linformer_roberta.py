@@ -27,11 +27,18 @@ from ..attention import Attention
 from ..attention.linformer import PROJECTIONS
 from ..attention.projection import Projection
 from ..errors import check
-from ..model.architecture import Architecture, per_layer_lists, projection_defaults
-from ..model.batch import Positions, check_length, may_be_padded, mean_over_text, misplaced_padding, select_positions
-from ..model.encoder import Encoder, EncoderLayer
-from ..model.parts import ACTIVATIONS, ClassificationHead, build_norm
-from ..model.validation import check_removed, validate
+from ..model.architecture import Architecture, check_removed, per_layer_lists, projection_defaults, validate
+from ..model.encoder import (
+    Encoder,
+    EncoderLayer,
+    Positions,
+    build_norm,
+    check_length,
+    may_be_padded,
+    misplaced_padding,
+    select_positions,
+)
+from ..model.parts import ACTIVATIONS, ClassificationHead, mean_over_text
 from .configuration_linformer_roberta import LinformerRobertaConfig
 
 FIRST: Positions = (slice(None), 0)  # <s>

@@ -1,19 +1,23 @@
-"""Compatibility with the flags and parameters of fairseq's ``examples/linformer`` and of its RoBERTa."""
+"""Compatibility with fairseq: the flags of its ``examples/linformer``, pruning of layers, and names of parameters."""
 
 # No postponed annotations: fairseq and OmegaConf read the types of the fields at run time.
 
 import logging
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Optional
 
 import torch
 from fairseq.dataclass import FairseqDataclass
 from torch import Tensor, nn
 
+from ..attention.base import get_attention
 from ..attention.options import option
 from ..attention.projection import LinearProjection
 from ..errors import UserError, check
+from .architecture import PER_LAYER
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +57,32 @@ def translate_flags(options: dict[str, Any]) -> dict[str, Any]:
         if current is not None and current is not False and str(current) != str(value):
             raise UserError(f"{name}={current} contradicts the flags of fairseq's example, which mean {name}={value}")
     return {**changes, **dict.fromkeys(("compressed", *switches))}
+
+
+def layers_to_keep(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the number of layers after pruning, and the remaining values of options that may differ per layer.
+
+    Pruning must keep a layer that others need, and the type of each layer, which may depend on its index.
+    """
+    pruning = options["encoder_layers_to_keep"]
+    remaining = _remaining_layers(pruning, options["encoder_layers"])
+    allowed = "a list that has layer 0, because value_residual=true needs its values"
+    check("encoder_layers_to_keep", pruning, 0 in remaining or not options["value_residual"], allowed)
+    layer_type = get_attention(options["attention"]).Options.read(SimpleNamespace(**options)).kind_of_layer
+    for new, old in enumerate(remaining):
+        allowed = "a list that keeps the type of each layer with attention={}: layer {}, {}, would be layer {}, {}"
+        allowed = allowed.format(options["attention"], old, layer_type(old), new, layer_type(new))
+        check("encoder_layers_to_keep", pruning, layer_type(old) == layer_type(new), allowed)
+    lists = {name: [options[name][layer] for layer in remaining] for name in PER_LAYER if options[name] is not None}
+    return {**lists, "encoder_layers": len(remaining), "encoder_layers_to_keep": None}
+
+
+def _remaining_layers(value: str, layers: int) -> list[int]:
+    """Return the layers that pruning keeps, in ascending order, as in fairseq's ``prune_state_dict``."""
+    remaining = sorted({int(layer) if layer.strip().isdigit() else layers for layer in value.split(",")})
+    allowed = f"numbers from 0 to {layers - 1}, each once, separated by commas"
+    check("encoder_layers_to_keep", value, len(remaining) == len(value.split(",")) and remaining[-1] < layers, allowed)
+    return remaining
 
 
 def rename_parameters(state: dict[str, Tensor]) -> None:

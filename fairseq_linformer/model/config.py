@@ -1,7 +1,7 @@
 """All options of the model in one flat dataclass: the flags of ``fairseq-train`` and the keys of ``model`` in Hydra.
 
-Options of single mechanisms are defined in ``attention/``, those of RoBERTa in ``roberta_options.py``.
-``resolve_config`` adds defaults and validates.
+Options of single mechanisms are declared in ``attention/``, all others in ``options.py``. ``resolve_config`` adds
+defaults and validates.
 """
 
 # No postponed annotations: fairseq and OmegaConf read the types of the fields at run time.
@@ -10,68 +10,25 @@ from argparse import Namespace
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, Optional, TypeVar, cast
 
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from ..attention.base import ATTENTIONS
-from ..attention.linformer import PROJECTIONS, SHARINGS
-from ..attention.options import PerLayer, option
-from ..attention.positions import POSITIONS
-from ..attention.projection import LinearProjection
+from ..attention.kernels import flex
+from ..attention.options import PerLayer
 from ..errors import UserError, check
-from .architecture import Architecture, architecture_defaults, layers_to_keep, projection_defaults
-from .compat import ExampleFlags, translate_flags
-from .roberta_options import RobertaOptions, validate_training
-from .validation import REMOVED_OPTION, check_removed, validate
-
-ATTENTION_CHOICES = ChoiceEnum(sorted(ATTENTIONS))
-PROJECTION_CHOICES = ChoiceEnum(list(PROJECTIONS))
-INITIALISATION_CHOICES = ChoiceEnum(list(LinearProjection.INITIALISATIONS))
-SHARING_CHOICES = ChoiceEnum(list(SHARINGS))
-POSITION_CHOICES = ChoiceEnum(list(POSITIONS))
-
-
-@dataclass
-class AttentionOptions(FairseqDataclass):
-    """The options that all attention mechanisms share. None is a default that depends on other options."""
-
-    attention: ATTENTION_CHOICES = option("linformer", "attention mechanism of every layer")  # type: ignore[valid-type]
-    projection: PROJECTION_CHOICES = option("linear", "how Linformer projects keys and values along the sequence")  # type: ignore[valid-type]
-    projection_init: Optional[INITIALISATION_CHOICES] = option(  # type: ignore[valid-type]
-        None, "initial values of E and F (default: segment-mean; johnson-lindenstrauss for projection=random)"
-    )
-    projection_multiplier: Optional[float] = option(
-        None, "c of E = c W, where W is trained: Adam moves E by c times the learning rate (default: d / 4n, at most 1)"
-    )
-    projected_length: PerLayer = option(
-        None,
-        "k, 1 to max_positions: a number, one per layer (256,128,…), or FIRST..LAST layer (default: a quarter of n)",
-        per_layer=True,
-    )
-    adaptive_length: bool = option(
-        False, "a text of any length has k projected keys, or as many as tokens if these are fewer; else k l / n for l"
-    )
-    sharing: Optional[SHARING_CHOICES] = option(  # type: ignore[valid-type]
-        None, "matrices that are the same among E and F (default: headwise; key-value for pooling)"
-    )
-    freeze_projection: bool = option(False, "do not train E and F")
-    value_residual: bool = option(
-        False, "mix the first layer's values into those of every other layer, with two learned weights per layer"
-    )
-    local_conv: int = option(
-        0, "width (odd) of a depthwise convolution over the sequence, added to every attention; 0: none"
-    )
-    attention_bias: bool = option(True, "biases of the maps of queries, keys, values and output of attention")
-    positions: POSITION_CHOICES = option(  # type: ignore[valid-type]
-        "learned", "encoding of positions: an embedding of each position, or in attention rotary or ALiBi"
-    )
-    rotary_base: float = option(10_000.0, "positions=rotary: wave lengths go from 2 pi to about 2 pi times this")
-    rotary_share: float = option(
-        1.0, "positions=rotary: share of a head's dimensions that are rotated, an even number of dimensions"
-    )
-    max_positions: Optional[int] = option(None, "n: longest sequence, E and F's width (default: the task's length)")
-
+from .architecture import (
+    REMOVED_OPTION,
+    Architecture,
+    architecture_defaults,
+    check_probability,
+    check_removed,
+    per_layer_lists,
+    projection_defaults,
+    validate,
+)
+from .compat import ExampleFlags, layers_to_keep, translate_flags
+from .options import AttentionOptions, RobertaOptions
 
 Config = TypeVar("Config", bound=type)
 
@@ -97,6 +54,7 @@ class LinformerRobertaConfig(RobertaOptions, ExampleFlags, AttentionOptions):
     """
 
 
+EXAMPLE_FLAGS = [opt.name for opt in fields(ExampleFlags) if opt.name != "_name"]
 OPTIONS: dict[str, Field] = {opt.name: opt for opt in fields(LinformerRobertaConfig) if opt.name != "_name"}
 _TYPES = OmegaConf.structured(LinformerRobertaConfig)  # built once, because this is slower than resolving options
 
@@ -134,13 +92,28 @@ def resolve_config(cfg: Namespace | DictConfig, task_length: int | None) -> Reso
         options["max_positions"] = task_length
     n, smallest = options["max_positions"], task_length or 1
     check("max_positions", n, n is not None and n >= smallest, f"at least {smallest}, the task's longest sequence")
-    options |= translate_flags(options)
+    if any(options[flag] is not None for flag in EXAMPLE_FLAGS):
+        options |= translate_flags(options)
     options |= projection_defaults(options)
-    options |= layers_to_keep(options)
+    options |= per_layer_lists(options)
+    if options["encoder_layers_to_keep"]:
+        options |= layers_to_keep(options)
     config = ResolvedConfig(**options)
     validate(cast(Architecture, config))
-    validate_training(config)
+    _validate_training(config)
     return config
+
+
+def _validate_training(config: ResolvedConfig) -> None:
+    """Check the options that only fairseq's model has."""
+    check_probability("encoder_layerdrop", config.encoder_layerdrop)
+    recomputes, compiles = config.checkpoint_activations, config.compile_layers
+    allowed = "false together with checkpoint_activations=true: the recomputation would draw other dropout masks"
+    check("compile_layers", compiles, not (compiles and recomputes), allowed)
+    allowed = "true only together with checkpoint_activations=true"
+    check("offload_activations", config.offload_activations, recomputes or not config.offload_activations, allowed)
+    if config.flex_attention:
+        flex.validate(config)
 
 
 def _typed(cfg: Namespace | DictConfig) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Activations, the local convolution and the classification head. This module does not import fairseq.
+"""Activations, the local convolution, and heads of classification. This module does not import fairseq.
 
 Dimensions: B batch, n sequence length, d embedding.
 """
@@ -24,11 +24,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {  # fairseq's names
     "tanh": torch.tanh,
     "linear": torch.positive,  # the identity
 }
-
-
-def build_norm(config: Any) -> nn.LayerNorm:
-    """Build a layer norm of an ``Architecture``, (..., d) -> (..., d)."""
-    return nn.LayerNorm(config.encoder_embed_dim, config.layer_norm_eps, bias=config.norm_bias)
 
 
 class LocalConvolution(nn.Module):
@@ -95,3 +90,12 @@ class ClassificationHead(nn.Module):
     def forward(self, features: Tensor, **unused: Any) -> Tensor:
         hidden = self.activation_fn(self.dense(self.dropout(features)))
         return self.out_proj(self.dropout(hidden if self.norm is None else self.norm(hidden)))
+
+
+def mean_over_text(features: Tensor, padding_mask: Tensor | None) -> Tensor:
+    """Average features (B, n, d) over unpadded positions: (B, d); the mask is (B, n), None without padding."""
+    if padding_mask is None:
+        return features.mean(1)
+    is_token = ~padding_mask.unsqueeze(-1)
+    sums = (features * is_token).sum(1, dtype=torch.promote_types(features.dtype, torch.float32))
+    return (sums / is_token.sum(1)).to(features.dtype)

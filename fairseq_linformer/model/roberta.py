@@ -16,12 +16,11 @@ from torch import Tensor, nn
 from ..attention.base import Attention
 from ..attention.kernels.flex import RECOMPILE_LIMIT, use_flex
 from .architecture import ARCHITECTURES, fill_in
-from .batch import mean_over_text
 from .config import LinformerRobertaConfig, ResolvedConfig, resolve_config
-from .encoder import SentenceEncoder
+from .encoder import SentenceEncoder, build_norm
 from .hub import PretrainedRoberta
 from .lm_head import linear_cross_entropy
-from .parts import build_norm
+from .parts import mean_over_text
 
 # Values of fairseq's param_group, for optimizers: matrices of linear maps in the layers, and token embeddings.
 IN_LAYERS, EMBEDDINGS = "in layers", "embeddings"

@@ -26,7 +26,7 @@ from ..checkpoint import TaskState, check_same_vocabulary, checkpoint_file, read
 from ..data.truncation import cut_texts
 from ..errors import check
 from ..files import digest_file
-from ..model.batch import mean_over_text
+from ..model.parts import mean_over_text
 from ..model.roberta import LinformerRobertaModel
 from ..sentence_modules import pooling_of
 from . import masked_lm_loss

@@ -21,8 +21,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from ..base import Attention
-from ..linformer import LinformerAttention
+from ...errors import check
+from ..base import Attention, get_attention
+from ..linformer import LinformerAttention, LinformerOptions
 from ..local import LocalContext, Visibility
 from ..longformer import LongformerAttention
 
@@ -294,6 +295,19 @@ def _compiled() -> Callable[..., Tensor]:
         return compiled(*inputs, kernel_options=_options(inputs[0]), **options)
 
     return kernel
+
+
+def validate(config: Any) -> None:
+    """Reject a configuration in which no layer can use FlexAttention."""
+    windowed = config.attention in ("longformer", "alternating")
+    if get_attention(config.attention).uses_projection(config):
+        windowed = windowed or any(LinformerOptions.read(config).linformer_window)
+    check("flex_attention", True, windowed, "false where no layer is longformer's or has a linformer_window")
+    dropout = config.attention_dropout
+    check("flex_attention", True, dropout == 0, f"false with attention_dropout={dropout}")
+    check("flex_attention", True, config.positions != "alibi", "false with positions=alibi")
+    size = config.encoder_embed_dim // config.encoder_attention_heads
+    check("flex_attention", True, size >= MIN_HEAD_DIM, f"false with d_h={size}: heads need {MIN_HEAD_DIM} dimensions")
 
 
 def attach(attention: Attention) -> bool:

@@ -1,22 +1,71 @@
-"""The options of RoBERTa: its sizes, the layers around attention, and its training."""
+"""Declarations of the model's options: those that all attention mechanisms share, and those of RoBERTa.
+
+Options of single mechanisms are declared in ``attention/``.
+"""
 
 # No postponed annotations: fairseq and OmegaConf read the types of the fields at run time.
 
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
-from ..attention.base import get_attention
-from ..attention.kernels.flex import MIN_HEAD_DIM
-from ..attention.linformer import LinformerOptions
-from ..attention.options import option
-from ..errors import check
+from ..attention.base import ATTENTIONS
+from ..attention.linformer import PROJECTIONS, SHARINGS
+from ..attention.options import PerLayer, option
+from ..attention.positions import POSITIONS
+from ..attention.projection import LinearProjection
+from .architecture import POOLINGS
 from .parts import ACTIVATIONS
-from .validation import POOLINGS, check_probability
 
+ATTENTION_CHOICES = ChoiceEnum(sorted(ATTENTIONS))
+PROJECTION_CHOICES = ChoiceEnum(list(PROJECTIONS))
+INITIALISATION_CHOICES = ChoiceEnum(list(LinearProjection.INITIALISATIONS))
+SHARING_CHOICES = ChoiceEnum(list(SHARINGS))
+POSITION_CHOICES = ChoiceEnum(list(POSITIONS))
 ACTIVATION_CHOICES = ChoiceEnum(list(ACTIVATIONS))
 POOLING_CHOICES = ChoiceEnum(list(POOLINGS))
+
+
+@dataclass
+class AttentionOptions(FairseqDataclass):
+    """The options that all attention mechanisms share. None is a default that depends on other options."""
+
+    attention: ATTENTION_CHOICES = option("linformer", "attention mechanism of every layer")  # type: ignore[valid-type]
+    projection: PROJECTION_CHOICES = option("linear", "how Linformer projects keys and values along the sequence")  # type: ignore[valid-type]
+    projection_init: Optional[INITIALISATION_CHOICES] = option(  # type: ignore[valid-type]
+        None, "initial values of E and F (default: segment-mean; johnson-lindenstrauss for projection=random)"
+    )
+    projection_multiplier: Optional[float] = option(
+        None, "c of E = c W, where W is trained: Adam moves E by c times the learning rate (default: d / 4n, at most 1)"
+    )
+    projected_length: PerLayer = option(
+        None,
+        "k, 1 to max_positions: a number, one per layer (256,128,…), or FIRST..LAST layer (default: a quarter of n)",
+        per_layer=True,
+    )
+    adaptive_length: bool = option(
+        False, "a text of any length has k projected keys, or as many as tokens if these are fewer; else k l / n for l"
+    )
+    sharing: Optional[SHARING_CHOICES] = option(  # type: ignore[valid-type]
+        None, "matrices that are the same among E and F (default: headwise; key-value for pooling)"
+    )
+    freeze_projection: bool = option(False, "do not train E and F")
+    value_residual: bool = option(
+        False, "mix the first layer's values into those of every other layer, with two learned weights per layer"
+    )
+    local_conv: int = option(
+        0, "width (odd) of a depthwise convolution over the sequence, added to every attention; 0: none"
+    )
+    attention_bias: bool = option(True, "biases of the maps of queries, keys, values and output of attention")
+    positions: POSITION_CHOICES = option(  # type: ignore[valid-type]
+        "learned", "encoding of positions: an embedding of each position, or in attention rotary or ALiBi"
+    )
+    rotary_base: float = option(10_000.0, "positions=rotary: wave lengths go from 2 pi to about 2 pi times this")
+    rotary_share: float = option(
+        1.0, "positions=rotary: share of a head's dimensions that are rotated, an even number of dimensions"
+    )
+    max_positions: Optional[int] = option(None, "n: longest sequence, E and F's width (default: the task's length)")
 
 
 @dataclass
@@ -73,27 +122,3 @@ class RobertaOptions(FairseqDataclass):
         "on a GPU: compute windows of linformer and longformer by a kernel without copies",
         training_only=True,
     )
-
-
-def validate_training(config: Any) -> None:
-    """Check the options that only fairseq's model has."""
-    check_probability("encoder_layerdrop", config.encoder_layerdrop)
-    recomputes, compiles = config.checkpoint_activations, config.compile_layers
-    allowed = "false together with checkpoint_activations=true: the recomputation would draw other dropout masks"
-    check("compile_layers", compiles, not (compiles and recomputes), allowed)
-    allowed = "true only together with checkpoint_activations=true"
-    check("offload_activations", config.offload_activations, recomputes or not config.offload_activations, allowed)
-    if config.flex_attention:
-        _validate_flex(config)
-
-
-def _validate_flex(config: Any) -> None:
-    windowed = config.attention in ("longformer", "alternating")
-    if get_attention(config.attention).uses_projection(config):
-        windowed = windowed or any(LinformerOptions.read(config).linformer_window)
-    check("flex_attention", True, windowed, "false where no layer is longformer's or has a linformer_window")
-    dropout = config.attention_dropout
-    check("flex_attention", True, dropout == 0, f"false with attention_dropout={dropout}")
-    check("flex_attention", True, config.positions != "alibi", "false with positions=alibi")
-    size = config.encoder_embed_dim // config.encoder_attention_heads
-    check("flex_attention", True, size >= MIN_HEAD_DIM, f"false with d_h={size}: heads need {MIN_HEAD_DIM} dimensions")
