@@ -34,7 +34,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .base import Attention, register_attention
-from .blocks import attend_in_blocks, block_size, convolution_per_head, half_window, with_margins
+from .blocks import attend_in_blocks, block_size, half_window, with_margins
+from .nystrom import convolution_per_head
 from .options import AttentionConfig, Options, check_width, option
 from .positions import add_alibi, check_unrotated_dims
 

@@ -4,14 +4,12 @@ Dimensions: B batch, n sequence length, d embedding, V vocabulary. Parameters ha
 ``TransformerEncoder``, so its checkpoints can be loaded.
 """
 
-from contextlib import nullcontext
+from collections.abc import Callable
 from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.graph import save_on_cpu
-from torch.utils.checkpoint import checkpoint
 
 from ..attention.base import Attention, get_attention
 from ..attention.dropout import dropout
@@ -104,6 +102,7 @@ class Encoder(nn.Module):
     embed_positions: nn.Embedding | None
     layers: nn.ModuleList  # of EncoderLayer
     layer_class: ClassVar[type[EncoderLayer]] = EncoderLayer
+    recompute: Callable[..., Tensor] | None = None  # runs a layer with activation checkpointing
 
     def build(self, config: Architecture, embed_tokens: nn.Embedding, embed_positions: nn.Embedding | None) -> None:
         """Add the modules.
@@ -177,31 +176,20 @@ class Encoder(nn.Module):
         layers = list(self.layers)  # LayerDrop selects layers at each iteration
         for layer in layers:
             only = output_positions if layer is layers[-1] else None
-            x = self.run_layer(layer, x, padding_mask, only, first_values)
+            arguments = x, padding_mask, only, first_values
+            x = layer(*arguments) if self.recompute is None else self.recompute(layer, *arguments)
             if keep_states:
                 states.append(x)
         if not layers:
             x = select_positions(x, output_positions)
         return (x if self.layer_norm is None else self.layer_norm(x)), states
 
-    def run_layer(self, layer: nn.Module, *arguments: Any) -> Tensor:
-        """Run a layer; models override it for activation checkpointing."""
-        return layer(*arguments)
-
 
 class SentenceEncoder(Encoder):
-    """Encoder of token ids with fairseq's interface; `recompute` enables activation checkpointing."""
+    """Encoder of token ids with fairseq's interface."""
 
-    def __init__(
-        self,
-        config: Architecture,
-        embed_tokens: nn.Embedding,
-        embed_positions: nn.Embedding | None,
-        recompute: bool = False,
-        offload: bool = False,
-    ):
+    def __init__(self, config: Architecture, embed_tokens: nn.Embedding, embed_positions: nn.Embedding | None):
         super().__init__()
-        self.recompute, self.offload = recompute, offload
         self.build(config, embed_tokens, embed_positions)
 
     def forward(
@@ -232,19 +220,6 @@ class SentenceEncoder(Encoder):
         mask = padding_mask if padded else None
         x = self.embed(self.embed_tokens(src_tokens), mask, first_positions)
         return self.encode(x, mask, output_positions, keep_states)
-
-    def run_layer(self, layer: nn.Module, *arguments: Any) -> Tensor:
-        """Run a layer; with activation checkpointing only its input is kept, and both passes have the same masks.
-
-        With `offload` the input is kept in the memory of the CPU; the first layer's values stay on the device. This
-        uses PyTorch's checkpointing. fairseq's runs a backward pass within the backward pass, which
-        DistributedDataParallel rejects if layers share parameters or parameters do not contribute to the loss, and it
-        recomputes without autocast.
-        """
-        if not self.recompute or not torch.is_grad_enabled():
-            return layer(*arguments)
-        with save_on_cpu(pin_memory=True) if self.offload else nullcontext():
-            return checkpoint(layer, *arguments, use_reentrant=False)
 
 
 def select_positions(x: Tensor, positions: Positions | None) -> Tensor:

@@ -7,7 +7,6 @@ from typing import Any
 from fairseq.data import Dictionary
 from fairseq.models import register_model, register_model_architecture
 from fairseq.models.roberta import RobertaEncoder, RobertaModel
-from fairseq.models.roberta.model import RobertaClassificationHead
 from fairseq.modules import LayerDropModuleList, PositionalEmbedding
 from fairseq.tasks import FairseqTask
 from omegaconf import DictConfig
@@ -16,11 +15,11 @@ from torch import Tensor, nn
 from ..attention.base import Attention
 from ..attention.kernels.flex import RECOMPILE_LIMIT, use_flex
 from .architecture import ARCHITECTURES, fill_in
+from .classification import ClassifierRoberta
 from .config import LinformerRobertaConfig, ResolvedConfig, resolve_config
 from .encoder import SentenceEncoder, build_norm
-from .hub import PretrainedRoberta
 from .lm_head import linear_cross_entropy
-from .parts import mean_over_text
+from .recomputation import recompute
 
 # Values of fairseq's param_group, for optimizers: matrices of linear maps in the layers, and token embeddings.
 IN_LAYERS, EMBEDDINGS = "in layers", "embeddings"
@@ -33,7 +32,9 @@ class LinformerRobertaEncoder(RobertaEncoder):
         positions = None
         if args.positions == "learned":
             positions = PositionalEmbedding(args.max_positions, args.encoder_embed_dim, dictionary.pad(), learned=True)
-        encoder = SentenceEncoder(args, embed_tokens, positions, args.checkpoint_activations, args.offload_activations)
+        encoder = SentenceEncoder(args, embed_tokens, positions)
+        if args.checkpoint_activations:
+            encoder.recompute = partial(recompute, offload=args.offload_activations)
         if args.compile_layers:
             import torch._dynamo
 
@@ -90,22 +91,8 @@ class LinformerRobertaEncoder(RobertaEncoder):
         return features, {"inner_states": [state.transpose(0, 1) for state in states] if return_all_hiddens else None}
 
 
-class NormedClassificationHead(RobertaClassificationHead):
-    """RoBERTa's classification head with a norm after the activation, as in ModernBERT."""
-
-    def __init__(self, head: RobertaClassificationHead, norm: nn.Module):
-        nn.Module.__init__(self)
-        self.dense, self.activation_fn, self.dropout = head.dense, head.activation_fn, head.dropout
-        self.norm, self.out_proj = norm, head.out_proj
-
-    def forward(self, features: Tensor, **unused: Any) -> Tensor:
-        """Return logits (B, classes) of features (B, n, d)."""
-        hidden = self.norm(self.activation_fn(self.dense(self.dropout(features[:, 0]))))
-        return self.out_proj(self.dropout(hidden))
-
-
 @register_model("linformer_roberta", dataclass=LinformerRobertaConfig)
-class LinformerRobertaModel(PretrainedRoberta):
+class LinformerRobertaModel(ClassifierRoberta):
     """Masked language model and classifier with any attention of the registry.
 
     Only the sentence encoder and the configuration differ from fairseq's ``RobertaModel``; LM head, classification
@@ -134,26 +121,10 @@ class LinformerRobertaModel(PretrainedRoberta):
         classification_head_name: str | None = None,
         **batch_info: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Encode as in RoBERTa; for a head on ``<s>`` the last layer returns only that position."""
-        head = None if classification_head_name is None else self.classification_heads[classification_head_name]
-        if isinstance(head, RobertaClassificationHead) and self.args.classifier_pooling == "mean":
-            features, extra = self.encoder.extract_features(src_tokens, return_all_hiddens, **batch_info)
-            return head(mean_over_text(features, src_tokens.eq(self.encoder.dictionary.pad())).unsqueeze(1)), extra
-        if return_all_hiddens or not isinstance(head, RobertaClassificationHead):  # other heads may use all positions
-            return super().forward(
-                src_tokens, features_only, return_all_hiddens, classification_head_name, **batch_info
-            )
-        features, _ = self.encoder.sentence_encoder(src_tokens, (slice(None), 0), **batch_info)
-        return head(features.unsqueeze(1)), {"inner_states": None}
-
-    def register_classification_head(self, name: str, *arguments: Any, **options: Any) -> None:
-        """Register a head as RoBERTa does, with ``head_bias`` and ``pooler_norm``."""
-        super().register_classification_head(name, *arguments, **options)
-        head = self.classification_heads[name]
-        if not self.args.head_bias:
-            head.dense.bias = None
-        if self.args.pooler_norm:
-            self.classification_heads[name] = NormedClassificationHead(head, build_norm(self.args))
+        """Encode as in RoBERTa, or return the logits of a classification head."""
+        if classification_head_name is not None:
+            return self.classify(src_tokens, classification_head_name, return_all_hiddens, **batch_info)
+        return self.encoder(src_tokens, features_only, return_all_hiddens, **batch_info)
 
     @classmethod
     def build_model(cls, cfg: Namespace | DictConfig, task: FairseqTask) -> "LinformerRobertaModel":
