@@ -1,31 +1,27 @@
-"""Batches of training: masks and padding computed on the CPU, to spare GPU waits, and a sequence length schedule.
+"""Batches of training: their description for the model, their epoch in every process, and a run's position in it."""
 
-Short sequences that become longer teach local dependencies first (SkyLadder, arXiv 2503.15450).
-
-Dimensions: B sequences of a batch, n their length, l that of their parts, B' the number of parts.
-"""
-
-import math
-from itertools import accumulate, pairwise
+import copy
+import inspect
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
-import torch.nn.functional as F
 from fairseq.data import BaseWrapperDataset, FairseqDataset
+from fairseq.data.iterators import EpochBatchIterator, ShardedIterator
 
-from ..errors import check
-
-Stage = tuple[int, int]  # length of sequences in tokens, number of the last update
+from ..errors import UserError
 
 
 class DescribedBatches(BaseWrapperDataset):
     """Batches whose ``net_input`` has ``padded``, a bool, and ``masked_positions``, the indices of masked tokens.
 
-    ``masked_positions`` (N,) int64 index the flattened batch (B, n) where there is a target. They are left out if there
-    is none, as fairseq's criterion then needs all logits.
+    Both are computed on the CPU, to avoid waiting for a GPU. ``masked_positions`` (N,) int64 index the flattened batch
+    (B, n) where there is a target. They are left out if there is none, as fairseq's criterion then needs all logits.
 
     Args:
-        dataset: one of fairseq's, whose batches have ``net_input`` with ``src_tokens``.
+        dataset: one of fairseq's, whose batches have ``net_input`` with ``src_tokens``, (B, n).
         pad: fairseq's padding index.
         masked: True if targets are tokens (B, n), ``pad`` at unmasked ones.
     """
@@ -47,78 +43,136 @@ class DescribedBatches(BaseWrapperDataset):
         return batch
 
 
-def as_text(pairs: Any) -> str:
-    """Return length:share pairs, given as text, list of pairs or mapping, as text such as 512:0.6,2048:0.4."""
-    return str(pairs).strip("[]{}").replace("'", "").replace(" ", "")
+class SharedEpochDataset(BaseWrapperDataset):
+    """Dataset whose epoch is the same in every process that reads it.
 
-
-def read_stages(text: str, updates: int, longest: int) -> list[Stage]:
-    """Return the stages of a training.
-
-    Args:
-        text: length:share pairs, as ``as_text`` returns them.
-        updates: updates of the training; a stage lasts its share of them.
-        longest: tokens of a sequence, which the last length must equal.
-
-    Raises:
-        UserError: the pairs are invalid.
+    fairseq keeps its worker processes from epoch to epoch (``persistent_workers``). Each has a copy of the dataset,
+    which would stay in the epoch in which the worker started. Here the epoch is in shared memory.
     """
-    try:
-        pairs = [(int(length), float(share)) for length, share in (pair.split(":") for pair in text.split(","))]
-    except ValueError:
-        pairs = []
-    lengths, shares = [length for length, _ in pairs], [share for _, share in pairs]
-    works = bool(pairs) and lengths[0] >= 2 and lengths[-1] == longest and min(shares) > 0
-    works = works and all(length < longer and longer % length == 0 for length, longer in pairwise(lengths))
-    allowed = (  # without braces YAML reads 512:0.6 as a number of base 60
-        "LENGTH:SHARE pairs, such as 512:0.6,2048:0.4 (in a YAML file {512: 0.6, 2048: 0.4}): lengths from 2 tokens to "
-        f"task.tokens_per_sample={longest}, each a divisor of the next, and shares above 0 whose sum is 1"
-    )
-    check("lengths", text, works and math.isclose(sum(shares), 1, abs_tol=1e-6), allowed)
-    return [(length, round(end * updates)) for length, end in zip(lengths, accumulate(shares), strict=True)]
+
+    def __init__(self, dataset: FairseqDataset) -> None:
+        super().__init__(dataset)
+        self._epoch = torch.ones((), dtype=torch.int64).share_memory_()
+        self._local_epoch = 0  # the epoch of this process's copy
+
+    def set_epoch(self, epoch: int) -> None:
+        self._epoch.fill_(epoch)
+        super().set_epoch(epoch)
+        self._local_epoch = epoch
+
+    def __getitem__(self, index: int) -> Any:
+        epoch = int(self._epoch)
+        if epoch != self._local_epoch:
+            self.dataset.set_epoch(epoch)
+            self._local_epoch = epoch
+        return self.dataset[index]
 
 
-def stage_of(stages: list[Stage], done: int) -> Stage:
-    """Return the stage of the next update after `done` updates."""
-    return next((stage for stage in stages if done < stage[1]), stages[-1])
+Limits = dict[str, int | None]  # maximum sizes of a batch, by fairseq's names
+NO_LIMITS: Limits = {"max_tokens": None, "max_sentences": None, "required_batch_size_multiple": 1}
 
 
-def cut_rows(sample: dict[str, Any], length: int, bos: int, pad: int) -> dict[str, Any]:
-    """Cut each sequence of a batch into parts of `length` tokens; leave out parts of padding alone.
+class ElasticBatchIterator(EpochBatchIterator):
+    """Batches of an epoch in fairseq's order, with a saved position valid for any number of ranks and batch size.
 
-    Each part begins with <s>, which from the second part on replaces a token that then is no target.
-    ``first_positions`` (B',) int64 of ``net_input`` are the positions in their sequences at which parts begin, so that
-    tokens keep their positions. ``masked_positions`` is left out, as some tokens are no longer masked.
+    Of N ranks, rank r takes the batches r, r + N, r + 2N, … of an epoch. fairseq saves the number that each rank took,
+    so a run that resumes on fewer ranks or with smaller batches silently repeats rows, and otherwise skips rows. Here
+    the state also has the number that all ranks took, and the limits of the batches. If that number is no multiple of
+    the new N, the first batches of the epoch are left out, so that rank 0 has the next one. An epoch that began with
+    batches of another size is finished in its order: the remaining rows are put into new batches. The run reads each
+    row once, in the same order.
 
-    Args:
-        sample: a batch of ``DescribedBatches`` with tokens (B, n), which is not changed.
-        length: l.
-        bos, pad: fairseq's indices of <s> and padding.
-
-    Returns:
-        A batch of (B', l), B' = B n / l if nothing is padded.
+    If the number of batches is no multiple of N, fairseq gives the last ranks an empty one. If the last batch of an
+    update is empty, fairseq's trainer treats all batches of that rank and update as empty: it does not count their
+    tokens, and keeps their gradients. So an empty batch is kept only if it is the first of an update.
     """
-    inputs = {name: value for name, value in sample["net_input"].items() if name != "masked_positions"}
-    sequences, width = inputs["src_tokens"].shape
-    parts = -(-width // length)
-    if parts == 1:
-        return sample
-    first = length * torch.arange(parts, device=inputs["src_tokens"].device).repeat(sequences)
-    lengths = (inputs["src_lengths"].repeat_interleave(parts) - first).clamp(0, length)
-    padded = inputs["padded"] or parts * length > width
-    keep_mask = lengths > 0 if padded else slice(None)
 
-    def cut(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
-        if value.dim() == 1:  # one for each sequence
-            return value.repeat_interleave(parts)[keep_mask]
-        return F.pad(value, (0, parts * length - width), value=pad).view(-1, length)[keep_mask]
+    limits: Limits
+    update_freq: Sequence[int]
+    _batches_of: Callable[[Limits], Sequence[Any]]
+    _begun_epoch = 0  # the epoch that was begun before this iterator
+    _begun: Sequence[tuple[Limits, int]] = ()  # its parts: limits of batches, and number left out
 
-    inputs = {name: cut(value) for name, value in inputs.items()}
-    first = first[keep_mask]
-    begins = F.pad(first.gt(0).unsqueeze(1), (0, length - 1))  # (B', l)
-    inputs |= {"src_tokens": inputs["src_tokens"].masked_fill(begins, bos), "src_lengths": lengths[keep_mask]}
-    inputs |= {"padded": padded, "first_positions": first}
-    batch = {name: cut(value) for name, value in sample.items() if name != "net_input"}
-    return {**batch, "net_input": inputs, "target": batch["target"].masked_fill(begins, pad), "nsentences": len(first)}
+    @classmethod
+    def from_iterator(
+        cls,
+        iterator: EpochBatchIterator,
+        limits: Limits,
+        batches_of: Callable[[Limits], Sequence[Any]],
+        update_freq: Sequence[int],
+    ) -> "ElasticBatchIterator":
+        """Return an iterator over the same batches; `iterator` must not be used after that.
+
+        `limits` are the limits of its batches; `batches_of` returns all ranks' batches for any limits, unshuffled;
+        `update_freq` is the number of batches of a rank in an update, by epoch.
+        """
+        names = list(inspect.signature(EpochBatchIterator).parameters)
+        elastic = cls(**{name: getattr(iterator, name) for name in names})
+        elastic.limits, elastic._batches_of, elastic.update_freq = limits, batches_of, update_freq
+        return elastic
+
+    def state_dict(self) -> dict[str, Any]:
+        state = super().state_dict()
+        *earlier_parts, (_, left_out) = self._begun if self._begun_epoch == state["epoch"] else [(self.limits, 0)]
+        batches = left_out + state["iterations_in_epoch"] * self.num_shards
+        state |= {"batches_in_epoch": batches, "num_shards": self.num_shards, "rows": len(self.dataset)}
+        return {**state, "limits": self.limits, "begun": earlier_parts}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a saved position; in positions of fairseq and of early versions, batches of a rank are counted.
+
+        Raises:
+            UserError: the data has another number of rows, or the order of the batches depends on the number of ranks,
+                which has changed.
+        """
+        if "rows" in state_dict:
+            state_dict = {**state_dict, "iterations_in_epoch": self._restore_epoch(state_dict)}
+        super().load_state_dict(state_dict)
+
+    def _restore_epoch(self, state: dict[str, Any]) -> int:
+        """Store the history of a saved epoch; return the number of its batches that each rank leaves out."""
+        self.epoch, ranks, rows = state["epoch"], state["num_shards"], state["rows"]
+        parts = [*state["begun"], (state["limits"], state["batches_in_epoch"])]
+        if not any(position for _, position in parts):  # the epoch, perhaps one of another shard, begins
+            parts = [(self.limits, 0)]
+        elif rows != len(self.dataset):
+            raise UserError(
+                f"the checkpoint was saved within an epoch of {rows:,} rows, and the data has {len(self.dataset):,}: "
+                "pass checkpoint.reset_dataloader=true to begin with its first epoch"
+            )
+        elif parts[-1][0] != self.limits:
+            parts = [*parts, (self.limits, 0)]
+        if self.grouped_shuffling and (ranks != self.num_shards or len(parts) > 1):
+            raise UserError(
+                f"dataset.grouped_shuffling=true orders batches by the number of processes, {ranks} when the "
+                f"checkpoint was saved and now {self.num_shards}: resume with {ranks}, and batches as large"
+            )
+        *earlier_parts, (_, position) = parts
+        # fairseq's groups of batches would end at a position within a group: rank 0 begins with the first of an update.
+        updates, left_out = divmod(position, self.num_shards * self._per_update(self.epoch))
+        self._begun_epoch, self._begun = self.epoch, [*earlier_parts, (self.limits, left_out)]
+        return updates * self._per_update(self.epoch)
+
+    def _per_update(self, epoch: int) -> int:
+        return self.update_freq[min(epoch, len(self.update_freq)) - 1]
+
+    def ordered_batches(self, epoch: int, fix_batches_to_gpus: bool, shuffle: bool) -> list[Any]:
+        """Return the batches of this rank, in the order of an epoch."""
+        batches = self._with_empty_last(epoch, fix_batches_to_gpus, shuffle)
+        if batches and len(batches[-1]) == 0 and (len(batches) - 1) % self._per_update(epoch):
+            batches.pop()
+        return batches
+
+    def _with_empty_last(self, epoch: int, fix_batches_to_gpus: bool, shuffle: bool) -> list[Any]:
+        if self._begun_epoch != epoch:
+            return list(super().ordered_batches(epoch, fix_batches_to_gpus, shuffle))
+        (limits, index), *later = self._begun
+        full = copy.copy(self)
+        full.num_shards, full.shard_id, full._begun_epoch = 1, 0, 0
+        if limits != self.limits:
+            full._frozen_batches = tuple(self._batches_of(limits))
+        batches = full.ordered_batches(epoch, fix_batches_to_gpus, shuffle)[index:]
+        for limits, index in later:
+            rows = np.fromiter(itertools.chain.from_iterable(batches), np.int64)
+            batches = list(self.dataset.batch_by_size(rows, **limits))[index:]
+        return list(ShardedIterator(batches, self.num_shards, self.shard_id, fill_value=[]))

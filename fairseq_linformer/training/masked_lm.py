@@ -22,10 +22,10 @@ from fairseq.utils import split_paths
 from omegaconf import DictConfig
 
 from ..checkpoint import checkpoint_file, read_checkpoint
-from ..data.batches import DescribedBatches, Stage, as_text, cut_rows, read_stages, stage_of
+from ..data.batches import DescribedBatches, SharedEpochDataset
 from ..data.corpus_rows import SPECIAL_TOKENS, CutLines, MixedTexts, ShuffledBatches
 from ..data.dictionaries import DICTIONARY_FILE, corpus_folders
-from ..data.epochs import SharedEpochDataset
+from ..data.length_schedule import Stage, as_text, cut_rows, read_stages, stage_of
 from ..data.tokenizer import A_SUBWORD_MODEL, subword_model_options
 from ..errors import check
 from ..model.roberta import LinformerRobertaModel
@@ -76,7 +76,7 @@ class DynamicMaskedLMTask(TrainingTask, MaskedLMTask):
     fairseq's ``masked_lm`` repeats the masks of the first epoch in its worker processes from the second epoch on.
 
     With ``lengths`` rows are short at first: updates have the same tokens in the same order, cut into shorter rows
-    (``data.batches.cut_rows``) that keep their positions; validation has whole rows. On them a learned projection
+    (``data.length_schedule``) that keep their positions; validation has whole rows. On them a learned projection
     trains only its first columns, so pooling is better suited; with ``adaptive_length`` they fill all k projected keys.
 
     With ``mask_whole_words`` all tokens of a word are masked, or none.

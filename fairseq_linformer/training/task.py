@@ -23,8 +23,8 @@ from omegaconf import DictConfig, open_dict
 from torch import Tensor
 
 from ..checkpoint import TaskState, check_same_vocabulary, differing_parts, digest_vocabulary, read_task_state
+from ..data.batches import NO_LIMITS, ElasticBatchIterator, Limits
 from ..data.dictionaries import DICTIONARY_FILE, load_dictionary
-from ..data.epochs import NO_LIMITS, ElasticBatchIterator, Limits
 from ..errors import UserError
 from ..precision import with_bfloat16_products
 from ..processes import use_idle_cores

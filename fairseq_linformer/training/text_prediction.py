@@ -19,9 +19,8 @@ from fairseq.tasks.sentence_prediction import SentencePredictionConfig, Sentence
 from omegaconf import II, DictConfig
 
 from ..checkpoint import Labels, read_task_state
-from ..data.batches import DescribedBatches
+from ..data.batches import DescribedBatches, SharedEpochDataset
 from ..data.dictionaries import DICTIONARY_FILE, MASK
-from ..data.epochs import SharedEpochDataset
 from ..data.targets import MultiHotDataset, WordTargetDataset
 from ..data.task_record import KINDS, SUMMARY_FILE, Task, check_label, has_pairs, label_names, own_task, read_summary
 from ..data.truncation import METHODS, TruncatedDataset, max_length_and_method

@@ -1,19 +1,21 @@
-"""Descriptions of batches, and sequences cut into parts: every token, target and position, and the loss."""
+"""Descriptions of batches, and the position of a run in its data.
 
-from types import SimpleNamespace
+The latter after a resumption on another number of ranks, or with batches of another size.
+"""
 
+import itertools
+
+import numpy as np
 import pytest
 import torch
-from fairseq.criterions.masked_lm import MaskedLmConfig, MaskedLmLoss
-from fairseq.data import BaseWrapperDataset, ListDataset
+from fairseq.data import BaseWrapperDataset, FairseqDataset, ListDataset
+from fairseq.data.iterators import EpochBatchIterator, GroupedIterator
 
-from fairseq_linformer.data.batches import DescribedBatches, as_text, cut_rows, read_stages, stage_of
+from fairseq_linformer.data.batches import NO_LIMITS, DescribedBatches, ElasticBatchIterator
 from fairseq_linformer.errors import UserError
-from tests.helpers.models import Task, small, tokens
 
-BOS, PAD = 0, 1
-POOLED = {"projection": "split-pool", "linformer_window": 8, "adaptive_length": True, "value_residual": True}
-T = 30  # a target is its token and this
+PAD = 1
+ROWS = 23
 
 
 class Collated(BaseWrapperDataset):
@@ -40,93 +42,127 @@ def test_batches_have_padding_and_masked_positions(tokens, padded):
     assert DescribedBatches(Collated(ListDataset([])), PAD, masked=True).collater([]) == {}
 
 
-def sample(rows, masked):
-    """Return a batch of rows; `masked` are its masked positions, (row, position)."""
-    width = max(map(len, rows))
-    whole = torch.tensor([[*row, *[PAD] * (width - len(row))] for row in rows])
-    target = torch.full_like(whole, PAD)
-    for position in masked:
-        target[position] = whole[position] + T
-    lengths = torch.tensor([len(row) for row in rows])
-    inputs = {"src_tokens": whole, "src_lengths": lengths, "padded": bool(whole.eq(PAD).any())}
-    inputs |= {"src_id": torch.arange(len(rows)), "masked_positions": target.ne(PAD).flatten().nonzero().flatten()}
-    numbers = {"ntokens": int(lengths.sum()), "nsentences": len(rows)}
-    return {"id": 7 + torch.arange(len(rows)), "net_input": inputs, "target": target, **numbers}
+class Rows(FairseqDataset):
+    """Numbers, of one token each."""
+
+    def __len__(self):
+        return ROWS
+
+    def __getitem__(self, index):
+        return index
+
+    def num_tokens(self, index):
+        return 1
 
 
-def test_full_rows():
-    before = sample([[0, 11, 12, 13, 14, 2], [0, 21, 22, 23, 24, 25]], masked=[(0, 0), (0, 3), (0, 4), (1, 2)])
-    copies = before["net_input"]["src_tokens"].clone(), before["target"].clone()
-    cut = cut_rows(before, 3, BOS, PAD)
-    inputs = cut["net_input"]
-    assert inputs["src_tokens"].tolist() == [[0, 11, 12], [0, 14, 2], [0, 21, 22], [0, 24, 25]]
-    assert cut["target"].tolist() == [[T, 1, 1], [1, 14 + T, 1], [1, 1, 22 + T], [1, 1, 1]]
-    assert inputs["first_positions"].tolist() == [0, 3, 0, 3] and inputs["padded"] is False
-    assert inputs["src_lengths"].tolist() == [3, 3, 3, 3] and inputs["src_id"].tolist() == [0, 0, 1, 1]
-    assert cut["id"].tolist() == [7, 7, 8, 8] and (cut["nsentences"], cut["ntokens"]) == (4, 12)
-    assert "masked_positions" not in inputs, "one is masked no more"
-    assert before["net_input"]["src_tokens"].equal(copies[0]) and before["target"].equal(copies[1])
-    assert cut_rows(before, 6, BOS, PAD) is before
+def iterators(ranks, rows=1, update_freq=(1,), **options):
+    """One iterator per rank, over batches of so many rows."""
+    dataset, limits = Rows(), {**NO_LIMITS, "max_sentences": rows}
+
+    def batches_of(limits):
+        return dataset.batch_by_size(np.arange(ROWS), **limits)
+
+    options |= {"dataset": dataset, "collate_fn": list, "seed": 5, "num_shards": ranks}
+    options["batch_sampler"] = batches_of(limits)
+    return [
+        ElasticBatchIterator.from_iterator(
+            EpochBatchIterator(**options, shard_id=rank), limits, batches_of, update_freq
+        )
+        for rank in range(ranks)
+    ]
 
 
-def test_padded_rows():
-    """Their lengths are no multiples of the part's; parts of padding alone are left out."""
-    rows = [[0, 11, 12, 13, 14, 15, 16], [0, 21], [0, 31, 32, 33]]
-    cut = cut_rows(sample(rows, masked=[(0, 6), (2, 2)]), 3, BOS, PAD)
-    inputs = cut["net_input"]
-    expected = [[0, 11, 12], [0, 14, 15], [0, 1, 1], [0, 21, 1], [0, 31, 32], [0, 1, 1]]
-    assert inputs["src_tokens"].tolist() == expected and inputs["padded"] is True
-    assert [row for row in cut["target"].tolist() if row != [1, 1, 1]] == [[1, 1, 32 + T]]
-    assert inputs["first_positions"].tolist() == [0, 3, 6, 0, 0, 3]
-    assert inputs["src_lengths"].tolist() == [3, 3, 1, 2, 3, 1] and cut["id"].tolist() == [7, 7, 7, 8, 9, 9]
-    assert (cut["nsentences"], cut["ntokens"]) == (6, 13)
+def consumed(ranks, steps=ROWS):
+    """The rows that the ranks take in so many steps of the current epoch, in the order of one rank."""
+    epochs = [rank.next_epoch_itr() for rank in ranks]
+    taken = [list(itertools.islice(epoch, steps)) for epoch in epochs]
+    return [int(row) for step in zip(*taken, strict=True) for batch in step for row in batch]
 
 
-@pytest.mark.parametrize(("options", "padding"), [({}, 20), (POOLED, 20), ({"attention": "softmax"}, 0)])
-@torch.no_grad()
-def test_the_loss_is_that_of_its_parts_one_by_one(options, padding):
-    """Compare with a model for each part, whose table of positions begins at the part's first position."""
-    model, task = small(**options).eval().double(), SimpleNamespace(target_dictionary=Task().source_dictionary)
-    rows = tokens(rows=3, length=64).tolist()
-    rows[-1] = rows[-1][: 64 - padding]
-    batch = sample(rows, masked=[(0, 5), (0, 16), (0, 17), (1, 40), (2, 43), (2, 33)])
-    batch["target"] -= T * batch["target"].gt(T)  # ids of the vocabulary
-    loss, size, _ = MaskedLmLoss(MaskedLmConfig(tpu=False), task)(model, cut_rows(batch, 16, BOS, PAD))
-    positions, expected = model.encoder.sentence_encoder.embed_positions.weight.data, 0.0
-    for number, first in [(0, 0), (0, 16), (1, 32), (2, 32)]:
-        part = torch.tensor([rows[number][first : first + 16]])
-        part[0, 0] = part[0, 0] if first == 0 else BOS
-        before = positions.clone()
-        positions[PAD + 1 :][:16] = before[PAD + 1 + first :][:16]
-        scores = model(part)[0][0].log_softmax(-1)
-        positions.copy_(before)
-        for index, target in enumerate(batch["target"][number, first : first + 16].tolist()):
-            if target != PAD and index + first != 16:
-                expected -= scores[index, target]
-    assert size == 5, "the first token of a part is no target"
-    assert float(loss) == pytest.approx(float(expected), rel=1e-6)
-
-
-def test_stages_are_shares_of_the_updates():
-    for option in ("4:0.5,8:0.25,16:0.25", ["4:0.5", "8:0.25", "16:0.25"], {4: 0.5, 8: 0.25, 16: 0.25}):
-        stages = read_stages(as_text(option), 10, 16)
-        assert stages == [(4, 5), (8, 8), (16, 10)]
-    assert [stage_of(stages, done)[0] for done in range(11)] == [4] * 5 + [8] * 3 + [16] * 3
+def resumed(state, ranks, rows=1, **options):
+    """New iterators with a saved state: all ranks read the state of rank 0."""
+    resumed = iterators(ranks, rows, **options)
+    for iterator in resumed:
+        iterator.load_state_dict(state)
+    return resumed
 
 
 @pytest.mark.parametrize(
-    "stages",
+    ("ranks", "rows"),
     [
-        "512",
-        "512:0.6;2048:0.4",
-        30720.6,  # YAML's value of 512:0.6
-        "512:0.6,1024:0.4",
-        "500:0.6,2048:0.4",
-        "512:0.6,2048:0.5",
-        "512:1.5,2048:-0.5",
-        "512:nan,2048:0.5",
+        *itertools.product([(1, 2, 1, 3), (2, 4, 4, 1), (3, 2, 2, 2)], [(1, 1, 1, 1)]),
+        *itertools.product([(1, 1, 1, 1), (1, 2, 1, 3)], [(1, 4, 2, 2), (5, 2, 5, 4)]),
     ],
 )
-def test_invalid_stages_are_rejected(stages):
-    with pytest.raises(UserError, match=f"^lengths={stages} "):
-        read_stages(as_text(stages), 100, 2048)
+@pytest.mark.parametrize("steps", [(2, 1, 1), (1, 1, 1), (2, 0, 1)])
+def test_each_row_is_read_once_and_in_order(ranks, rows, steps):
+    """An epoch with three resumptions, on other numbers of ranks and with batches of other sizes.
+
+    The batches that were read need not be a multiple of the number of ranks. The next epoch has the last size.
+    """
+    expected = consumed(iterators(1, rows[0]))
+    assert sorted(expected) == list(range(ROWS)) != expected
+    current, read = iterators(ranks[0], rows[0]), []
+    for number, size, taken in zip(ranks[1:], rows[1:], steps, strict=True):
+        read += consumed(current, taken)
+        current = resumed(current[0].state_dict(), number, size)
+    assert read + consumed(current) == expected and all(rank.end_of_epoch() for rank in current)
+    state = current[0].state_dict()
+    assert (state["epoch"], state["batches_in_epoch"]) == (2, 0)
+    again = iterators(1, rows[-1])
+    consumed(again)
+    assert consumed(current) == consumed(resumed(state, 1, rows[-1])) == consumed(again)
+
+
+@pytest.mark.parametrize(("ranks", "per_update"), [(2, 2), (2, 3), (4, 2), (3, 5), (1, 4), (4, 1)])
+def test_no_rank_ends_an_update_with_an_empty_batch(ranks, per_update):
+    """fairseq's trainer would take all batches of the rank in that update for empty. All ranks have as many updates."""
+    updates = [
+        list(GroupedIterator(rank.next_epoch_itr(), per_update)) for rank in iterators(ranks, update_freq=[per_update])
+    ]
+    for batches in itertools.chain(*updates):
+        assert [] not in batches or batches == [[]]
+    assert {len(of_rank) for of_rank in updates} == {-(-ROWS // (ranks * per_update))}
+    assert sorted(itertools.chain(*itertools.chain(*itertools.chain(*updates)))) == list(range(ROWS))
+
+
+@pytest.mark.parametrize(("taken", "before", "after"), [(1, 1, 4), (5, 1, 4), (22, 1, 4), (2, 3, 4), (3, 4, 1)])
+def test_a_run_continues_with_another_number_of_batches_per_update(taken, before, after):
+    """With fairseq's iterator the epoch ends early and is repeated, or has no update, which is an error."""
+    expected = consumed(iterators(1))
+    (stopped,) = iterators(1, update_freq=[before])
+    updates = itertools.islice(GroupedIterator(stopped.next_epoch_itr(), before), taken)
+    read = [row for batches in updates for (row,) in batches]
+    (iterator,) = resumed(stopped.state_dict(), 1, update_freq=[after])
+    updates = GroupedIterator(iterator.next_epoch_itr(), after)
+    assert read + [row for batches in updates for (row,) in batches] == expected and iterator.end_of_epoch()
+
+
+def test_each_epoch_has_its_number_of_batches_per_update():
+    _, last = iterators(2, update_freq=[1, 2])
+    assert [len(list(last.next_epoch_itr())) for _ in range(3)] == [12, 11, 11], "with an empty one, and without"
+
+
+def test_a_position_in_other_data_is_rejected_within_an_epoch():
+    one = iterators(1)
+    consumed(one, 8)
+    with pytest.raises(UserError, match="reset_dataloader"):
+        resumed({**one[0].state_dict(), "rows": 40}, 1)
+    consumed(one)
+    assert len(consumed(resumed({**one[0].state_dict(), "rows": 40}, 1))) == ROWS
+
+
+def test_a_state_of_fairseq_counts_the_batches_of_a_rank():
+    one = iterators(1)
+    read = consumed(one, 4)
+    state = EpochBatchIterator.state_dict(one[0])
+    assert read + consumed(resumed(state, 1)) == consumed(iterators(1))
+
+
+def test_an_order_that_depends_on_the_number_of_ranks_is_not_resumed_on_another():
+    one = iterators(1, grouped_shuffling=True)
+    consumed(one, 4)
+    for changed in ({"ranks": 2}, {"ranks": 1, "rows": 2}):
+        with pytest.raises(UserError, match="grouped_shuffling=true"):
+            resumed(one[0].state_dict(), **changed, grouped_shuffling=True)
+    resumed(one[0].state_dict(), 1, grouped_shuffling=True)
