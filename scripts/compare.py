@@ -47,7 +47,7 @@ from fairseq_linformer.errors import UserError, check
 from fairseq_linformer.files import check_data_path, digest_file, write_whole
 from fairseq_linformer.plotting import legend, picture, scale_lengths, scale_log, style_of
 from fairseq_linformer.training.launch import job_device, override, side_by_side, train
-from fairseq_linformer.training.run import DIVERGED
+from fairseq_linformer.training.updates import DIVERGED
 
 COMPARISONS = Path(__file__).with_name("comparisons")
 CURVE_POINTS = 20

@@ -13,7 +13,7 @@ from write_model_options import options_yaml
 from fairseq_linformer.finetune.criterion import TextPredictionCriterionConfig
 from fairseq_linformer.model.config import resolve_config
 from fairseq_linformer.training.distillation import EncoderDistillationConfig, MaskedLmDistillationConfig
-from fairseq_linformer.training.masked_lm import DynamicMaskedLMConfig
+from fairseq_linformer.training.masked_lm_options import DynamicMaskedLMConfig
 from fairseq_linformer.training.muon import MuonConfig
 from fairseq_linformer.training.text_prediction import TextPredictionConfig
 from tests.helpers import ROOT

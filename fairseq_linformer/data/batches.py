@@ -14,11 +14,15 @@ from fairseq.data.iterators import EpochBatchIterator, ShardedIterator
 from ..errors import UserError
 
 
-class DescribedBatches(BaseWrapperDataset):
-    """Batches whose ``net_input`` has ``padded``, a bool, and ``masked_positions``, the indices of masked tokens.
+class TrainingDataset(BaseWrapperDataset):
+    """Dataset with described batches, whose epoch is the same in every process that reads it.
 
-    Both are computed on the CPU, to avoid waiting for a GPU. ``masked_positions`` (N,) int64 index the flattened batch
-    (B, n) where there is a target. They are left out if there is none, as fairseq's criterion then needs all logits.
+    The ``net_input`` of a batch gets ``padded``, a bool, and ``masked_positions``, (N,) int64, the indices in the
+    flattened batch (B, n) where there is a target. They are left out if there is none, as fairseq's criterion then
+    needs all logits. Both are computed on the CPU, to avoid waiting for a GPU.
+
+    fairseq keeps its worker processes from epoch to epoch (``persistent_workers``). Each has a copy of the dataset,
+    which would stay in the epoch in which the worker started. Here the epoch is in shared memory.
 
     Args:
         dataset: one of fairseq's, whose batches have ``net_input`` with ``src_tokens``, (B, n).
@@ -29,29 +33,6 @@ class DescribedBatches(BaseWrapperDataset):
     def __init__(self, dataset: FairseqDataset, pad: int, masked: bool) -> None:
         super().__init__(dataset)
         self._pad, self._masked = pad, masked
-
-    def collater(self, samples: list[Any]) -> dict[str, Any]:
-        batch: dict[str, Any] = self.dataset.collater(samples)
-        if not batch:  # at the end of an epoch in which other ranks have one more batch
-            return batch
-        inputs = batch["net_input"]
-        inputs["padded"] = bool(inputs["src_tokens"].eq(self._pad).any())
-        if self._masked:
-            positions = batch["target"].ne(self._pad).flatten().nonzero().flatten()
-            if len(positions):
-                inputs["masked_positions"] = positions
-        return batch
-
-
-class SharedEpochDataset(BaseWrapperDataset):
-    """Dataset whose epoch is the same in every process that reads it.
-
-    fairseq keeps its worker processes from epoch to epoch (``persistent_workers``). Each has a copy of the dataset,
-    which would stay in the epoch in which the worker started. Here the epoch is in shared memory.
-    """
-
-    def __init__(self, dataset: FairseqDataset) -> None:
-        super().__init__(dataset)
         self._epoch = torch.ones((), dtype=torch.int64).share_memory_()
         self._local_epoch = 0  # the epoch of this process's copy
 
@@ -67,8 +48,21 @@ class SharedEpochDataset(BaseWrapperDataset):
             self._local_epoch = epoch
         return self.dataset[index]
 
+    def collater(self, samples: list[Any]) -> dict[str, Any]:
+        batch: dict[str, Any] = self.dataset.collater(samples)
+        if not batch:  # at the end of an epoch in which other ranks have one more batch
+            return batch
+        inputs = batch["net_input"]
+        inputs["padded"] = bool(inputs["src_tokens"].eq(self._pad).any())
+        if self._masked:
+            positions = batch["target"].ne(self._pad).flatten().nonzero().flatten()
+            if len(positions):
+                inputs["masked_positions"] = positions
+        return batch
+
 
 Limits = dict[str, int | None]  # maximum sizes of a batch, by fairseq's names
+BatchesOf = Callable[[Limits], Sequence[Any]]
 NO_LIMITS: Limits = {"max_tokens": None, "max_sentences": None, "required_batch_size_multiple": 1}
 
 
@@ -85,31 +79,21 @@ class ElasticBatchIterator(EpochBatchIterator):
     If the number of batches is no multiple of N, fairseq gives the last ranks an empty one. If the last batch of an
     update is empty, fairseq's trainer treats all batches of that rank and update as empty: it does not count their
     tokens, and keeps their gradients. So an empty batch is kept only if it is the first of an update.
+
+    Args:
+        iterator: one of fairseq's over the same batches, which must not be used after that.
+        limits: of its batches.
+        batches_of: function that returns all ranks' batches for any limits, unshuffled.
+        update_freq: number of batches of a rank in an update, by epoch.
     """
 
-    limits: Limits
-    update_freq: Sequence[int]
-    _batches_of: Callable[[Limits], Sequence[Any]]
-    _begun_epoch = 0  # the epoch that was begun before this iterator
-    _begun: Sequence[tuple[Limits, int]] = ()  # its parts: limits of batches, and number left out
-
-    @classmethod
-    def from_iterator(
-        cls,
-        iterator: EpochBatchIterator,
-        limits: Limits,
-        batches_of: Callable[[Limits], Sequence[Any]],
-        update_freq: Sequence[int],
-    ) -> "ElasticBatchIterator":
-        """Return an iterator over the same batches; `iterator` must not be used after that.
-
-        `limits` are the limits of its batches; `batches_of` returns all ranks' batches for any limits, unshuffled;
-        `update_freq` is the number of batches of a rank in an update, by epoch.
-        """
-        names = list(inspect.signature(EpochBatchIterator).parameters)
-        elastic = cls(**{name: getattr(iterator, name) for name in names})
-        elastic.limits, elastic._batches_of, elastic.update_freq = limits, batches_of, update_freq
-        return elastic
+    def __init__(
+        self, iterator: EpochBatchIterator, limits: Limits, batches_of: BatchesOf, update_freq: Sequence[int]
+    ) -> None:
+        super().__init__(**{name: getattr(iterator, name) for name in inspect.signature(EpochBatchIterator).parameters})
+        self.limits, self.update_freq, self._batches_of = limits, update_freq, batches_of
+        self._begun_epoch = 0  # the epoch that was begun before this iterator
+        self._begun: Sequence[tuple[Limits, int]] = ()  # its parts: limits of batches, and number left out
 
     def state_dict(self) -> dict[str, Any]:
         state = super().state_dict()
@@ -158,14 +142,16 @@ class ElasticBatchIterator(EpochBatchIterator):
 
     def ordered_batches(self, epoch: int, fix_batches_to_gpus: bool, shuffle: bool) -> list[Any]:
         """Return the batches of this rank, in the order of an epoch."""
-        batches = self._with_empty_last(epoch, fix_batches_to_gpus, shuffle)
+        if self._begun_epoch == epoch:
+            batches = self._remaining_batches(epoch, fix_batches_to_gpus, shuffle)
+        else:
+            batches = list(super().ordered_batches(epoch, fix_batches_to_gpus, shuffle))
         if batches and len(batches[-1]) == 0 and (len(batches) - 1) % self._per_update(epoch):
             batches.pop()
         return batches
 
-    def _with_empty_last(self, epoch: int, fix_batches_to_gpus: bool, shuffle: bool) -> list[Any]:
-        if self._begun_epoch != epoch:
-            return list(super().ordered_batches(epoch, fix_batches_to_gpus, shuffle))
+    def _remaining_batches(self, epoch: int, fix_batches_to_gpus: bool, shuffle: bool) -> list[Any]:
+        """Return this rank's batches of an epoch that was begun before this iterator."""
         (limits, index), *later = self._begun
         full = copy.copy(self)
         full.num_shards, full.shard_id, full._begun_epoch = 1, 0, 0

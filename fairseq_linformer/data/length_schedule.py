@@ -61,7 +61,7 @@ def cut_rows(sample: dict[str, Any], length: int, bos: int, pad: int) -> dict[st
     tokens keep their positions. ``masked_positions`` is left out, as some tokens are no longer masked.
 
     Args:
-        sample: a batch of ``DescribedBatches`` with tokens (B, n), which is not changed.
+        sample: a batch of ``TrainingDataset`` with tokens (B, n), which is not changed.
         length: l.
         bos, pad: fairseq's indices of <s> and padding.
 

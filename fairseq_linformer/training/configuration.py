@@ -1,4 +1,4 @@
-"""Configurations: the typed command, composition by Hydra, and checks of option names."""
+"""Configurations: the typed command, composition by Hydra, checks of option names, and the part of a task."""
 
 import re
 import sys
@@ -9,13 +9,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
+from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.dataclass.initialize import hydra_init
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, MissingConfigException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from ..errors import UserError, did_you_mean
@@ -110,3 +111,24 @@ def flat(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield from flat(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
+
+
+def whole_config(cfg: FairseqDataclass | DictConfig) -> DictConfig | None:
+    """Return the whole configuration of the run or checkpoint that contains a task's; None if there is none."""
+    root = cfg._get_root() if isinstance(cfg, DictConfig) else None
+    return root if isinstance(root, DictConfig) and {"checkpoint", "optimization", "model"} <= root.keys() else None
+
+
+def set_options(cfg: FairseqDataclass | DictConfig, **values: Any) -> None:
+    """Set options of a task, also in the configuration of the whole run, which checkpoints contain."""
+    for name, value in values.items():
+        setattr(cfg, name, value)
+    if (whole := whole_config(cfg)) is not None:
+        with open_dict(whole):
+            whole.task.update(values)
+
+
+def length_of_model(cfg: FairseqDataclass | DictConfig) -> int | None:
+    """Return the maximum length of the run's model in tokens; None if it is not set."""
+    whole = whole_config(cfg)
+    return getattr(whole and whole.model, "max_positions", None)

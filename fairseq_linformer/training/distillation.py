@@ -38,15 +38,10 @@ FEATURES_AND_LAYERS = {"features_only": True, "return_all_hiddens": True}
 
 
 class TeacherCriterion:
-    """Base class of criteria with a teacher, which is neither trained nor saved, as ``nn.Module`` does not register it.
+    """Base class of criteria with a teacher that is neither trained nor saved: ``nn.Module`` does not register it."""
 
-    Attributes:
-        cfg: options of the criterion, including ``teacher``.
-        task: of the training.
-    """
-
-    cfg: Any
-    task: FairseqTask
+    cfg: Any  # options of the criterion, including ``teacher``
+    task: FairseqTask  # of the training
 
     def begin(self, cfg: Any, task: FairseqTask, *weights: str) -> None:
         """Set the options; check `weights`, the names of loss weights; in a training, load the teacher.

@@ -8,11 +8,13 @@ import logging
 import math
 import os
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from fairseq.dataclass import FairseqDataclass
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from ..checkpoint import read_checkpoint
@@ -41,6 +43,23 @@ VALIDATED: dict[str, Mapping[str, bool]] = {
 logger = logging.getLogger(__name__)
 
 
+@dataclass
+class TrainingTaskConfig(FairseqDataclass):
+    """Options of every task."""
+
+    save_interval_minutes: float = field(
+        default=15.0,
+        metadata={"help": "save a checkpoint at least every so many minutes; 0: after updates and epochs alone"},
+    )
+    bfloat16: str = field(
+        default="no",
+        metadata={
+            "help": "compute in bfloat16, on a CPU matrix products alone: no, yes, or auto, where the processor or the "
+            "GPU has instructions for it"
+        },
+    )
+
+
 def choose_precision(cfg: DictConfig, bfloat16: str) -> str:
     """Return yes or no for ``task.bfloat16``, whose value may also be auto; on a GPU, set fairseq's ``common.bf16``.
 
@@ -65,11 +84,9 @@ def check_options(cfg: DictConfig) -> None:
     """Raise an error for an option that would lose work or be silently ignored."""
     check_groups(cfg)
     optimization, common, checkpoint = cfg.optimization, cfg.common, cfg.checkpoint
-    for name, interval in (
-        ("dataset.validate_interval", cfg.dataset.validate_interval),
-        ("checkpoint.save_interval", checkpoint.save_interval),
-    ):
-        check(name, interval, interval >= 1, "at least 1")  # fairseq divides by it after the first epoch
+    for group, option in (("dataset", "validate_interval"), ("checkpoint", "save_interval")):
+        interval = cfg[group][option]  # fairseq divides by it after the first epoch
+        check(f"{group}.{option}", interval, interval >= 1, "at least 1")
     frequencies = optimization.update_freq
     check("optimization.update_freq", frequencies, len(frequencies) > 0 and min(frequencies) >= 1, "at least 1")
     for part in RESET:  # otherwise each repetition of an interrupted command would start again
@@ -90,6 +107,13 @@ def check_options(cfg: DictConfig) -> None:
     check("common.fp16", common.fp16, works, "false (common.fp16=false, or no --fp16) without a GPU")
     if (criterion := getattr(cfg.criterion, "_name", None)) in VALIDATED:
         check_best_metric(cfg, VALIDATED[criterion])
+
+
+def check_data_file(data: Path, name: str) -> None:
+    if not data.is_dir():
+        raise FileNotFoundError(f"data={data}: there is no such folder")
+    if not (data / name).is_file():
+        raise FileNotFoundError(f"data={data}: it has no {name}")
 
 
 def _check_processes(cfg: DictConfig) -> None:

@@ -1,9 +1,7 @@
 """Base class of our tasks, whose methods fairseq's trainer calls around each update."""
 
 import logging
-import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,12 +12,11 @@ from fairseq.data import FairseqDataset
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models import BaseFairseqModel
-from fairseq.models.roberta import RobertaModel
 from fairseq.optim import FairseqOptimizer
 from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.tasks import FairseqTask
 from fairseq.utils import split_paths
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig
 from torch import Tensor
 
 from ..checkpoint import TaskState, check_same_vocabulary, differing_parts, digest_vocabulary, read_task_state
@@ -28,27 +25,11 @@ from ..data.dictionaries import DICTIONARY_FILE, load_dictionary
 from ..errors import UserError
 from ..precision import with_bfloat16_products
 from ..processes import use_idle_cores
+from .configuration import set_options, whole_config
 from .options import adopt_model_options, check_options, choose_precision, override_defaults
 from .run import Run
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass
-class TrainingTaskConfig(FairseqDataclass):
-    """Options of every task."""
-
-    save_interval_minutes: float = field(
-        default=15.0,
-        metadata={"help": "save a checkpoint at least every so many minutes; 0: after updates and epochs alone"},
-    )
-    bfloat16: str = field(
-        default="no",
-        metadata={
-            "help": "compute in bfloat16, on a CPU matrix products alone: no, yes, or auto, where the processor or the "
-            "GPU has instructions for it"
-        },
-    )
 
 
 class TrainingTask(FairseqTask):
@@ -134,10 +115,10 @@ class TrainingTask(FairseqTask):
 
             call_limits = {name: options.get(name, default) for name, default in NO_LIMITS.items()}
             update_freq = self.run.cfg.optimization.update_freq
-            iterator = ElasticBatchIterator.from_iterator(iterator, call_limits, batches_of, update_freq)
+            iterator = ElasticBatchIterator(iterator, call_limits, batches_of, update_freq)
             if dataset in self.dataset_to_epoch_iter:  # fairseq's cache for the next epoch
                 self.dataset_to_epoch_iter[dataset] = iterator
-        self.run.iterator = iterator
+        self.run.updates.iterator = iterator
         return iterator
 
     def before_update(self, sample: dict[str, Any], update_num: int) -> dict[str, Any]:
@@ -157,14 +138,14 @@ class TrainingTask(FairseqTask):
         """Train on one batch.
 
         Raises:
-            UserError: the training diverged (the trainer then repeats the step to find the cause of non-finite
-                gradients), or the batch does not fit in the GPU's memory (the trainer would skip it, and a run whose
-                batches are all too large would never end).
+            SystemExit: the run was asked to stop, and has saved.
+            UserError: the training diverged, or the batch does not fit in the GPU's memory (the trainer would skip it,
+                and a run whose batches are all too large would never end).
         """
-        if self.run is not None and is_not_finite(sys.exc_info()[1]):
-            raise UserError(self.run.why_diverged(update_num))
         if self.run is not None:
-            self.run.begin_batch(update_num)
+            if self.run.updates.stops:
+                self.run.stop(update_num)
+            self.run.updates.begin_batch(update_num)
         sample = self.before_update(sample, update_num)
         criterion = self._in_precision(criterion)
         try:
@@ -176,8 +157,7 @@ class TrainingTask(FairseqTask):
                 f"({str(error).splitlines()[0]})"
             ) from error
         if self.run is not None:
-            self.run.last_loss, self.run.last_size = loss.detach(), size
-            logs |= self.run.requests()
+            logs |= self.run.updates.end_batch(loss, size, stop=self.run.stopped_by is not None)
         return loss, size, logs
 
     def valid_step(self, sample: dict[str, Any], model: BaseFairseqModel, criterion: FairseqCriterion) -> Any:
@@ -203,9 +183,7 @@ class TrainingTask(FairseqTask):
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: FairseqCriterion) -> None:
         super().reduce_metrics(logging_outputs, criterion)
         if self.run is not None and criterion.training:
-            # With several GPUs these are tensors: reading them waits, as the trainer does for gradient norms.
-            due = [any(logs.get(f"{event}_is_due", 0) > 0 for logs in logging_outputs) for event in ("save", "stop")]
-            self.run.end_update(*due)
+            self.run.updates.end_update(logging_outputs)
 
     def get_checkpoint_dict(self) -> dict[str, Any]:
         """Return entries for a checkpoint's ``extra_state``; the trainer saves the configuration after this call."""
@@ -215,49 +193,3 @@ class TrainingTask(FairseqTask):
         """Tell the run that fairseq has saved; `path` is the first copy."""
         if self.run is not None:
             self.run.end_saving(Path(path))
-
-
-def whole_config(cfg: FairseqDataclass | DictConfig) -> DictConfig | None:
-    """Return the whole configuration of the run or checkpoint that contains a task's; None if there is none."""
-    root = cfg._get_root() if isinstance(cfg, DictConfig) else None
-    return root if isinstance(root, DictConfig) and {"checkpoint", "optimization", "model"} <= root.keys() else None
-
-
-def is_not_finite(error: BaseException | None) -> bool:
-    """Return True for non-finite gradients; fairseq raises the same error if the gradients of ranks differ."""
-    text = str(error)
-    return isinstance(error, FloatingPointError) and ("inconsistent" not in text or "= nan" in text or "inf\n" in text)
-
-
-def set_options(cfg: FairseqDataclass | DictConfig, **values: Any) -> None:
-    """Set options of a task, also in the configuration of the whole run, which checkpoints contain."""
-    for name, value in values.items():
-        setattr(cfg, name, value)
-    if (whole := whole_config(cfg)) is not None:
-        with open_dict(whole):
-            whole.task.update(values)
-
-
-def length_of_model(cfg: FairseqDataclass | DictConfig) -> int | None:
-    """Return the maximum length of the run's model in tokens; None if it is not set."""
-    whole = whole_config(cfg)
-    return getattr(whole and whole.model, "max_positions", None)
-
-
-def check_file(data: Path, name: str) -> None:
-    if not data.is_dir():
-        raise FileNotFoundError(f"data={data}: there is no such folder")
-    if not (data / name).is_file():
-        raise FileNotFoundError(f"data={data}: it has no {name}")
-
-
-def freeze_lm_head(model: RobertaModel) -> None:
-    """Freeze the parameters of the LM head except the shared embedding.
-
-    Otherwise several processes would train differently from one: they average a gradient of every parameter, so that
-    an unused parameter has the gradient 0 instead of none, and the optimizer decays its weight.
-    """
-    embedding = model.encoder.sentence_encoder.embed_tokens.weight
-    for parameter in model.encoder.lm_head.parameters():
-        if parameter is not embedding:
-            parameter.requires_grad_(False)

@@ -19,7 +19,7 @@ from fairseq.tasks.sentence_prediction import SentencePredictionConfig, Sentence
 from omegaconf import II, DictConfig
 
 from ..checkpoint import Labels, read_task_state
-from ..data.batches import DescribedBatches, SharedEpochDataset
+from ..data.batches import TrainingDataset
 from ..data.dictionaries import DICTIONARY_FILE, MASK
 from ..data.targets import MultiHotDataset, WordTargetDataset
 from ..data.task_record import KINDS, SUMMARY_FILE, Task, check_label, has_pairs, label_names, own_task, read_summary
@@ -27,16 +27,10 @@ from ..data.truncation import METHODS, TruncatedDataset, max_length_and_method
 from ..errors import UserError, check
 from ..files import check_data_path
 from ..model.parts import ClassificationHead
-from .options import WARM_UP, updates_of_epochs
-from .task import (
-    TrainingTask,
-    TrainingTaskConfig,
-    check_file,
-    freeze_lm_head,
-    length_of_model,
-    set_options,
-    whole_config,
-)
+from .configuration import length_of_model, set_options, whole_config
+from .freezing import freeze_lm_head
+from .options import WARM_UP, TrainingTaskConfig, check_data_file, updates_of_epochs
+from .task import TrainingTask
 
 logger = logging.getLogger(__name__)
 
@@ -77,17 +71,12 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
 
     Truncation keeps special tokens, and no row is dropped for its length. Random crops apply to the training split and
     are new in each epoch; other splits keep the head, so that validation is deterministic.
-
-    Attributes:
-        training_split: name of the training split.
-        record: record of the data's folder: its type of label, classes and metrics.
-        trained_labels: labels of the loaded checkpoint; None if it has none.
     """
 
     NEXT = "linformer predict {run} --input TEXTS"
     training_split: str = "train"
-    record: Task
-    trained_labels: Labels | None = None
+    record: Task  # of the data's folder: its type of label, classes and metrics
+    trained_labels: Labels | None = None  # of the loaded checkpoint
 
     @classmethod
     def setup_task(cls, cfg: TextPredictionConfig, **kwargs: Any) -> "TextPredictionTask":
@@ -131,14 +120,14 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
         super().load_state_dict(state_dict)
         self.trained_labels = read_task_state(state_dict)["labels"]
 
-    def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> SharedEpochDataset:
+    def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> TrainingDataset:
         """Load a split with truncated rows, and with targets for the type of label."""
         cfg, dictionary = self.cfg, self.source_dictionary
         dataset = super().load_dataset(split, combine, **kwargs)
         if self.record.kind == "multi-label":
             dataset = MultiHotDataset(dataset, cfg.num_classes)
         if self.record.kind == "token-label":
-            check_file(Path(cfg.data), f"label/{split}.idx")  # it has the beginnings of words
+            check_data_file(Path(cfg.data), f"label/{split}.idx")  # it has the beginnings of words
             dataset = WordTargetDataset(dataset, int(cfg.init_token is not None))
         length, method = max_length_and_method(cfg, cfg.max_positions)
         method = str(cfg.truncation) if split == self.training_split else method
@@ -148,7 +137,7 @@ class TextPredictionTask(TrainingTask, SentencePredictionTask):
             )
         special = dictionary.bos(), dictionary.eos()
         truncated = TruncatedDataset(dataset, length, method, *special, seed=cfg.seed, by_length=not cfg.no_shuffle)
-        self.datasets[split] = SharedEpochDataset(DescribedBatches(truncated, dictionary.pad(), masked=False))
+        self.datasets[split] = TrainingDataset(truncated, dictionary.pad(), masked=False)
         return self.datasets[split]
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: FairseqCriterion) -> None:
@@ -193,12 +182,12 @@ def read_record(folder: Path, regression: bool) -> Task:
     The latter is a regression if `regression` is True.
     """
     check_data_path(folder)
-    check_file(folder, f"input0/{DICTIONARY_FILE}")
+    check_data_file(folder, f"input0/{DICTIONARY_FILE}")
     task = read_summary(folder).task if (folder / SUMMARY_FILE).is_file() else None
     kind = task.kind if task is not None else "regression" if regression else "single-label"
     classes: tuple[str, ...] = ()
     if kind != "regression":
-        check_file(folder, f"label/{DICTIONARY_FILE}")
+        check_data_file(folder, f"label/{DICTIONARY_FILE}")
         classes = class_names(Dictionary.load(str(folder / "label" / DICTIONARY_FILE)))
     for name in classes:
         check_label(name, f"{folder / 'label' / DICTIONARY_FILE}: ")

@@ -15,7 +15,7 @@ from ..checkpoint_files import UnfinishedFile
 from ..data.dictionaries import DICTIONARY_FILE, load_dictionary, with_mask
 from ..model.config import resolve_config
 from ..model.roberta import LinformerRobertaModel
-from .masked_lm import DynamicMaskedLMConfig
+from .masked_lm_options import DynamicMaskedLMConfig
 
 
 def masked_lm_dictionary(folder: Path) -> Dictionary:

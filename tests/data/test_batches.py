@@ -11,7 +11,7 @@ import torch
 from fairseq.data import BaseWrapperDataset, FairseqDataset, ListDataset
 from fairseq.data.iterators import EpochBatchIterator, GroupedIterator
 
-from fairseq_linformer.data.batches import NO_LIMITS, DescribedBatches, ElasticBatchIterator
+from fairseq_linformer.data.batches import NO_LIMITS, ElasticBatchIterator, TrainingDataset
 from fairseq_linformer.errors import UserError
 
 PAD = 1
@@ -28,7 +28,7 @@ class Collated(BaseWrapperDataset):
 
 def described(tokens, target, masked=True):
     batch = {"net_input": {"src_tokens": torch.tensor(tokens)}, "target": torch.tensor(target)}
-    return DescribedBatches(Collated(ListDataset([batch])), PAD, masked).collater([batch])["net_input"]
+    return TrainingDataset(Collated(ListDataset([batch])), PAD, masked).collater([batch])["net_input"]
 
 
 @pytest.mark.parametrize(("tokens", "padded"), [([[0, 5, 2], [0, 6, 2]], False), ([[0, 5, 2], [0, 2, 1]], True)])
@@ -39,7 +39,7 @@ def test_batches_have_padding_and_masked_positions(tokens, padded):
     assert torch.tensor(target).flatten()[inputs["masked_positions"]].tolist() == [7, 9]
     assert "masked_positions" not in described([[0, 5, 2]], [[PAD] * 3])
     assert "masked_positions" not in described([[0, 5, 2]], [[3, 4, 5]], masked=False)
-    assert DescribedBatches(Collated(ListDataset([])), PAD, masked=True).collater([]) == {}
+    assert TrainingDataset(Collated(ListDataset([])), PAD, masked=True).collater([]) == {}
 
 
 class Rows(FairseqDataset):
@@ -65,9 +65,7 @@ def iterators(ranks, rows=1, update_freq=(1,), **options):
     options |= {"dataset": dataset, "collate_fn": list, "seed": 5, "num_shards": ranks}
     options["batch_sampler"] = batches_of(limits)
     return [
-        ElasticBatchIterator.from_iterator(
-            EpochBatchIterator(**options, shard_id=rank), limits, batches_of, update_freq
-        )
+        ElasticBatchIterator(EpochBatchIterator(**options, shard_id=rank), limits, batches_of, update_freq)
         for rank in range(ranks)
     ]
 

@@ -11,7 +11,8 @@ from fairseq_linformer.data.dictionaries import corpus_folders
 from fairseq_linformer.data.prepare.corpus import prepare_corpus
 from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.errors import UserError
-from fairseq_linformer.training.masked_lm import DynamicMaskedLMConfig, DynamicMaskedLMTask
+from fairseq_linformer.training.masked_lm import DynamicMaskedLMTask
+from fairseq_linformer.training.masked_lm_options import DynamicMaskedLMConfig
 from tests.helpers.inputs import sentences
 
 

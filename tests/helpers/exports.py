@@ -17,7 +17,7 @@ from fairseq_linformer.data.prepare.vocabulary_training import train_sentencepie
 from fairseq_linformer.data.task_record import own_task
 from fairseq_linformer.data.tokenizer import SentencePieceTokenizer, load_tokenizer
 from fairseq_linformer.model.roberta import LinformerRobertaModel
-from fairseq_linformer.training.masked_lm import DynamicMaskedLMConfig
+from fairseq_linformer.training.masked_lm_options import DynamicMaskedLMConfig
 from fairseq_linformer.training.text_prediction import TextPredictionConfig
 from tests.helpers.inputs import sentences
 from tests.helpers.models import MODERN

@@ -18,7 +18,7 @@ from fairseq_linformer.attention import ATTENTIONS
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.model.config import resolve_config
 from fairseq_linformer.training.configuration import compose_configuration
-from fairseq_linformer.training.run import DIVERGED
+from fairseq_linformer.training.updates import DIVERGED
 from tests.helpers.layers import D, build
 
 PERPLEXITIES = {("a", 0.1, 1): 10.0, ("a", 0.01, 1): 12.0, ("a", 0.1, 2): 20.0}

@@ -11,7 +11,8 @@ import torch
 from copy_distance import NO_COPY, ClassLosses, MaskedText, token_stream
 
 from fairseq_linformer.data.prepare.corpus import prepare_corpus
-from fairseq_linformer.training.masked_lm import DynamicMaskedLMConfig, DynamicMaskedLMTask
+from fairseq_linformer.training.masked_lm import DynamicMaskedLMTask
+from fairseq_linformer.training.masked_lm_options import DynamicMaskedLMConfig
 from tests.helpers.inputs import sentences
 
 SYMBOLS, BOS, MASK = 50, 0, 49

@@ -22,7 +22,7 @@ from fairseq_linformer.training.distillation import (
     MaskedLmDistillationConfig,
     pool,
 )
-from fairseq_linformer.training.masked_lm import freeze_but_positions
+from fairseq_linformer.training.freezing import freeze_but_positions
 from tests.helpers.checkpoints import assert_same_weights
 from tests.helpers.commands import continuing, run
 from tests.helpers.exports import write_pretrained

@@ -8,8 +8,9 @@ from omegaconf import OmegaConf
 
 from fairseq_linformer.model import lm_head as head
 from fairseq_linformer.training.distillation import MaskedLmDistillation
-from fairseq_linformer.training.masked_lm import DynamicMaskedLMConfig, DynamicMaskedLMTask
+from fairseq_linformer.training.masked_lm import DynamicMaskedLMTask
 from fairseq_linformer.training.masked_lm_loss import MaskedLmLoss
+from fairseq_linformer.training.masked_lm_options import DynamicMaskedLMConfig
 from tests.helpers.layers import LargestTensor
 from tests.helpers.models import RECOMPUTED, VOCABULARY, small, tokens
 from tests.helpers.teachers import task_of

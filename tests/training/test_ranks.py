@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fairseq_linformer.attention import ATTENTIONS
 from fairseq_linformer.checkpoint_files import LAST
-from fairseq_linformer.training.task import freeze_lm_head
+from fairseq_linformer.training.freezing import freeze_lm_head
 from tests.helpers import ROOT
 from tests.helpers.checkpoints import assert_same_weights
 from tests.helpers.commands import as_flags, by_torchrun, forked, run, with_flags, with_hydra

@@ -1,4 +1,4 @@
-"""Start, timed saves and end of a run. The command lines: test_training.py."""
+"""Start and end of a run. The command lines: test_training.py."""
 
 from argparse import Namespace
 from contextlib import nullcontext
@@ -20,7 +20,7 @@ from fairseq_linformer.errors import UserError
 from fairseq_linformer.training import configuration
 from fairseq_linformer.training.fused_adam import FairseqAdam as FusedFairseqAdam
 from fairseq_linformer.training.options import RESET, checkpoint_to_load
-from fairseq_linformer.training.run import Run, TimedSaving
+from fairseq_linformer.training.run import Run
 from fairseq_linformer.training.task import TrainingTask
 from tests.helpers import ROOT
 from tests.helpers.checkpoints import state
@@ -144,10 +144,10 @@ def test_the_last_checkpoint_of_a_folder_has_precedence(tmp_path, monkeypatch, n
 def test_the_best_loss_of_another_run_is_forgotten(folder, tmp_path_factory, monkeypatch, elsewhere):
     """With other data or options none might be as low, and a run would end without a best checkpoint."""
     monkeypatch.setitem(vars(save_checkpoint), "best", 1.0)  # where fairseq keeps it
-    monkeypatch.setattr("fairseq_linformer.training.run.metrics.get_meter", lambda *_: SimpleNamespace())
+    monkeypatch.setattr("fairseq_linformer.training.updates.metrics.get_meter", lambda *_: SimpleNamespace())
     new = tmp_path_factory.mktemp("new") if elsewhere else folder
     changes = {"checkpoint.restore_file": folder / "checkpoint_last.pt"} if elsewhere else {}
-    Run(config(new, **changes), {}, "").begin_batch(5)
+    Run(config(new, **changes), {}, "").updates.begin_batch(5)
     assert hasattr(save_checkpoint, "best") != elsewhere
 
 
@@ -183,81 +183,3 @@ def test_a_loss_scale_changes_no_step(kind):
         return weight.detach()
 
     torch.testing.assert_close(steps(2.0**12), steps(None))
-
-
-def saving_config(**changes):
-    return config("run", **{"checkpoint.save_interval_updates": 100, "optimization.max_update": 200, **changes})
-
-
-def iterator(ends=False, epoch=1):
-    return SimpleNamespace(end_of_epoch=lambda: ends, epoch=epoch)
-
-
-def test_a_save_is_due_after_its_interval(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr("fairseq_linformer.training.run.time.monotonic", lambda: now[0])
-    saving, never = TimedSaving(saving_config(), 15), TimedSaving(saving_config(), 0)
-    now[0] = 899.0
-    assert not saving.is_due()
-    now[0] = 900.0
-    assert saving.is_due() and not never.is_due()
-    saving.saved(Path("checkpoint_last.pt"))
-    assert not saving.is_due()
-
-
-@pytest.mark.parametrize(
-    ("updates", "changes", "ends", "saves", "saves_before_stop"),
-    [
-        (37, {}, False, True, True),
-        (100, {}, False, False, False),  # fairseq saves at its interval, at the end of an epoch and of the run
-        (37, {}, True, False, False),
-        (200, {}, False, False, False),
-        (37, {"checkpoint.no_save": True}, False, False, False),
-        # fairseq validates without saving: a timed save waits, unless the run stops
-        (40, {"dataset.validate_interval_updates": 20}, False, False, True),
-        (40, {"checkpoint.save_interval_updates": 20}, False, False, True),  # it saves from update 50 on only
-        (37, {"checkpoint.save_interval": 5}, True, False, True),
-    ],
-)
-def test_a_save_is_requested_without_validation(updates, changes, ends, saves, saves_before_stop):
-    for stops, is_requested in ((False, saves), (True, saves_before_stop)):
-        cfg = saving_config(**changes)
-        saving = TimedSaving(cfg, 15)
-        saving.request(updates, iterator(ends), stops)
-        if is_requested:
-            assert (cfg.checkpoint.save_interval_updates, cfg.dataset.validate_after_updates) == (updates, 0)
-            assert cfg.dataset.disable_validation, "a validation would choose a best checkpoint"
-            saving.restore()
-        assert cfg == saving_config(**changes)
-
-
-def test_a_timed_save_costs_none_of_the_checkpoints_to_keep(tmp_path):
-    """fairseq writes two copies, and removes the oldest of all while both exist."""
-    copy = tmp_path / "checkpoint_1_37.pt"
-    for changes, stays in (({}, False), ({"checkpoint.no_last_checkpoints": True}, True)):
-        copy.write_bytes(b"")
-        cfg = saving_config(**changes, **{"checkpoint.keep_interval_updates": 3})
-        saving = TimedSaving(cfg, 15)
-        saving.request(37, iterator())
-        saving.restore()
-        assert cfg.checkpoint.keep_interval_updates == (3 if stays else 4)
-        saving.saved(copy)
-        assert copy.exists() == stays and cfg.checkpoint.keep_interval_updates == 3
-    copy.write_bytes(b"")
-    TimedSaving(saving_config(), 15).saved(copy)
-    assert copy.exists()  # asked for by the user
-
-
-@pytest.mark.parametrize("validates", [True, False])
-def test_after_the_last_epoch_a_run_is_saved_and_validated_as_it_would_be(tmp_path, validates):
-    """fairseq saves after every fifth epoch only, and ends after the second; it writes the best checkpoint first."""
-    words = {"checkpoint.save_interval": 5, "optimization.max_epoch": 2, "dataset.disable_validation": not validates}
-    cfg = saving_config(**words)
-    saving = TimedSaving(cfg, 15)
-    assert [saving.is_last(iterator(*end)) for end in ((True, 1), (False, 2), (True, 2))] == [False, False, True]
-    saving.request(37, iterator(True, 2))
-    assert (cfg.checkpoint.save_interval_updates, cfg.dataset.disable_validation) == (37, not validates)
-    saving.restore()
-    (tmp_path / "checkpoint_best.pt").touch()
-    saving.saved(tmp_path / "checkpoint_best.pt")
-    assert (tmp_path / "checkpoint_best.pt").is_file() and cfg == saving_config(**words)
