@@ -46,7 +46,7 @@ from fairseq_linformer.cli.program import program
 from fairseq_linformer.errors import UserError, check
 from fairseq_linformer.files import check_data_path, digest_file, write_whole
 from fairseq_linformer.plotting import legend, picture, scale_lengths, scale_log, style_of
-from fairseq_linformer.training.launch import job_device, override, side_by_side, train
+from fairseq_linformer.training.launch import Training, job_device, override, side_by_side
 from fairseq_linformer.training.updates import DIVERGED
 
 COMPARISONS = Path(__file__).with_name("comparisons")
@@ -110,7 +110,8 @@ class Pretraining:
         settings = [override("task.data", self.data.absolute()), f"common.seed={trial.seed}"]
         settings += [f"optimization.lr=[{trial.learning_rate}]"]
         try:
-            log = train(self.config, [*self.variants[trial.variant], *settings], folder, self.updates)
+            overrides = [*self.variants[trial.variant], *settings]
+            log = Training(self.config, overrides, folder, self.updates).run()
         except OSError as error:
             if DIVERGED not in str(error):
                 raise

@@ -50,7 +50,7 @@ from fairseq_linformer.errors import UserError
 from fairseq_linformer.files import check_data_path, digest_file, read_json, staged_folder
 from fairseq_linformer.finetune.baseline import fit_baselines
 from fairseq_linformer.plotting import picture, scale_log, style_of
-from fairseq_linformer.training.launch import FINE_TUNING, command_line, override, side_by_side, train
+from fairseq_linformer.training.launch import FINE_TUNING, Training, command_line, override, side_by_side
 
 # Smaller than tiny_512: in the same time it trains on four times as much text, which matters more than its size.
 SIZES = ["model.encoder_layers=2", "model.encoder_embed_dim=128", "model.encoder_ffn_embed_dim=512"]
@@ -128,7 +128,7 @@ def collect_text(corpus: list[Path], text: Path, vocab_size: int) -> None:
 
 
 def pretrain(data: Path, out: Path, updates: int) -> list[dict]:
-    return train("pretrain/tiny_512", [*SIZES, *RECIPE, override("task.data", data)], out, updates)
+    return Training("pretrain/tiny_512", [*SIZES, *RECIPE, override("task.data", data)], out, updates).run()
 
 
 def fine_tune(data: Path, checkpoint: Path | None, out: Path, seed: int, updates: int) -> list[dict]:
@@ -137,7 +137,7 @@ def fine_tune(data: Path, checkpoint: Path | None, out: Path, seed: int, updates
         override("checkpoint.finetune_from_model", checkpoint) if checkpoint else "checkpoint.finetune_from_model=null"
     )
     overrides = [*FINE_TUNING_RECIPE, "model=tiny_512", *SIZES, override("task.data", data), start]
-    return train(FINE_TUNING, [*overrides, f"common.seed={seed}"], out, updates)
+    return Training(FINE_TUNING, [*overrides, f"common.seed={seed}"], out, updates).run()
 
 
 def compare_fine_tuning(folder: Path, checkpoint: Path, seeds: list[int], updates: int) -> dict[str, list[list[dict]]]:

@@ -118,7 +118,7 @@ class Training:
     """
 
     config: str
-    overrides: tuple[str, ...]
+    overrides: Sequence[str]
     folder: Path
     updates: int
 
@@ -226,13 +226,6 @@ def read_run(folder: Path) -> RunState | None:
         return RunState(RunFingerprint.of_json(content), bool(content["complete"]))
     except (UserError, KeyError) as error:
         raise UserError(f"{file} is damaged ({error}): remove its folder, or name another one") from error
-
-
-def train(
-    config: str, overrides: Sequence[str], folder: Path, updates: int, launcher: Sequence[str] = ()
-) -> list[dict[str, Any]]:
-    """Run a ``Training`` in `folder`, unless it is complete, and return the rows of fairseq's log."""
-    return Training(config, tuple(overrides), folder, updates).run(launcher)
 
 
 def _failure(log: Path, offset: int, status: int) -> OSError:

@@ -72,7 +72,7 @@ def test_a_run_that_diverges_is_a_result_and_other_failures_are_errors(tmp_path,
     def fail(*_):
         raise OSError(errors.pop())
 
-    monkeypatch.setattr(compare, "train", fail)
+    monkeypatch.setattr(compare.Training, "run", fail)
     errors = ["out of memory", f"{DIVERGED}: after update 2"]
     pretraining = Pretraining(tmp_path, tmp_path, "pretrain/tiny_512", {"a": []}, 10)
     assert pretraining.measure(Trial("a", 0.1, 1)) == Result(math.inf)

@@ -16,7 +16,7 @@ from fairseq_linformer.cli.program import program
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.training import launch
 from fairseq_linformer.training.configuration import compose_configuration
-from fairseq_linformer.training.launch import LOG_FILE, RUN_FILE, job_device, override, side_by_side, train
+from fairseq_linformer.training.launch import LOG_FILE, RUN_FILE, Training, job_device, override, side_by_side
 from tests.helpers.commands import PROCESSES
 from tests.helpers.processes import running_in_group, wait_until
 
@@ -88,14 +88,14 @@ def test_any_path_is_the_same_in_training_and_in_the_checkpoint():
 
 def test_a_complete_run_is_not_repeated_and_other_settings_are_rejected(calls, data, tmp_path):
     """Otherwise the figures of one run would be those of another."""
-    rows = [train("pretrain/tiny_512", [data, "optimization.lr=[1]"], tmp_path / "run", 2) for _ in range(2)]
+    rows = [Training("pretrain/tiny_512", [data, "optimization.lr=[1]"], tmp_path / "run", 2).run() for _ in range(2)]
     assert len(calls.read_text().splitlines()) == 1
     training, validation = {"loss": 2.5, "num_updates": 1.0}, {"valid_loss": 2.0, "valid_num_updates": 2.0}
     assert rows[0] == rows[1] == [{"epoch": 1.0, **training}, {"epoch": 1.0, **validation}]
     assert not Path(calls.read_text().split()[0]).exists(), "its temporary files"
     for lr, updates in ((2, 2), (1, 3)):
         with pytest.raises(UserError, match=r"optimization\."):
-            train("pretrain/tiny_512", [data, f"optimization.lr=[{lr}]"], tmp_path / "run", updates)
+            Training("pretrain/tiny_512", [data, f"optimization.lr=[{lr}]"], tmp_path / "run", updates).run()
     assert len(calls.read_text().splitlines()) == 1
 
 
@@ -106,25 +106,25 @@ def test_a_run_without_a_fingerprint_is_rejected(calls, data, tmp_path):
         if content is not None:
             (tmp_path / "run" / RUN_FILE).write_text(content)
         with pytest.raises(UserError, match=r"run\.json"):
-            train("pretrain/tiny_512", [data], tmp_path / "run", 2)
+            Training("pretrain/tiny_512", [data], tmp_path / "run", 2).run()
     assert not calls.is_file()
 
 
 def test_mistaken_settings_are_rejected_before_any_work(calls, data, tmp_path):
     for word in ("optimization.rate=1", "+precison=bf16"):
         with pytest.raises(UserError, match=rf"^{word.partition('=')[0].lstrip('+')}: there is no such option"):
-            train("pretrain/tiny_512", [data, word], tmp_path / "run", 2)
+            Training("pretrain/tiny_512", [data, word], tmp_path / "run", 2).run()
     with pytest.raises(FileNotFoundError, match="/none"):
-        train("pretrain/tiny_512", ["task.data=/none"], tmp_path / "run", 2)
+        Training("pretrain/tiny_512", ["task.data=/none"], tmp_path / "run", 2).run()
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(("case", "text"), [("fail", r"status 1;(.*\n)*out of memory"), ("replace", "since the run")])
 def test_a_run_that_failed_or_whose_data_was_replaced_is_incomplete(calls, data, tmp_path, case, text):
     with pytest.raises((OSError, UserError), match=text):
-        train("pretrain/tiny_512", [data, f"common.wandb_project={case}"], tmp_path / "run", 2)
+        Training("pretrain/tiny_512", [data, f"common.wandb_project={case}"], tmp_path / "run", 2).run()
     assert not json.loads((tmp_path / "run" / RUN_FILE).read_text())["complete"]
-    train("pretrain/tiny_512", [data], tmp_path / "run", 2)
+    Training("pretrain/tiny_512", [data], tmp_path / "run", 2).run()
     assert len(calls.read_text().splitlines()) == 2
 
 
@@ -139,7 +139,7 @@ def test_an_interruption_ends_all_concurrent_trainings(calls, data, tmp_path):
         raise KeyboardInterrupt
 
     def wait():
-        train("pretrain/tiny_512", [data, "common.wandb_project=wait"], tmp_path / "run", 2)
+        Training("pretrain/tiny_512", [data, "common.wandb_project=wait"], tmp_path / "run", 2).run()
 
     with pytest.raises(KeyboardInterrupt):
         side_by_side([interrupt, wait], jobs=2)
@@ -171,7 +171,7 @@ def train_in_a_program(python, folder, data):
     """Train in a process, as a command of ``linformer`` does."""
     sys.executable = python
     with program():
-        train("pretrain/tiny_512", [data, "common.wandb_project=wait"], folder, 2)
+        Training("pretrain/tiny_512", [data, "common.wandb_project=wait"], folder, 2).run()
 
 
 @pytest.mark.parametrize("ended_by", [pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive), signal.SIGKILL])
@@ -182,14 +182,14 @@ def test_two_processes_do_not_train_in_one_folder(calls, data, tmp_path, ended_b
     process.start()
     wait_until(lambda: has_logged(folder))
     with pytest.raises(UserError, match="another process is training there"):
-        train("pretrain/tiny_512", [data, "common.wandb_project=wait"], folder, 2)
+        Training("pretrain/tiny_512", [data, "common.wandb_project=wait"], folder, 2).run()
     os.kill(process.pid, ended_by)
     process.join(timeout=30)
     training = int(calls.read_text().split()[1])
     if ended_by == signal.SIGKILL:
         with pytest.raises(UserError, match="another process is training there"):
-            train("pretrain/tiny_512", [data, "optimization.lr=[1]"], folder, 2)
+            Training("pretrain/tiny_512", [data, "optimization.lr=[1]"], folder, 2).run()
         os.killpg(training, signal.SIGKILL)
         return
     assert process.exitcode == 128 + ended_by and not running_in_group(training)
-    train("pretrain/tiny_512", [data, "optimization.lr=[1]"], folder, 2)  # without waiting
+    Training("pretrain/tiny_512", [data, "optimization.lr=[1]"], folder, 2).run()  # without waiting
