@@ -43,7 +43,8 @@ from .convert import as_checkpoint, attention_of
 from .data.dictionaries import with_mask
 from .data.prepare.corpus import encode_items
 from .data.prepare.text_files import find_files, read_chunks
-from .data.tokenizer import Tokenizer, load_tokenizer
+from .data.subword_models import load_tokenizer
+from .data.tokenizer import Tokenizer
 from .data.truncation import kept_tokens, max_length_and_method
 from .errors import UserError, check
 from .files import digest_file, digest_folder, staged_folder

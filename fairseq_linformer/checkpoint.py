@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from .checkpoint_files import BEST, LAST, UNFINISHED, DamagedCheckpointError, check_whole, copy_checkpoint, read_whole
 from .data.dictionaries import without_mask
-from .data.tokenizer import subword_model_options
+from .data.subword_models import subword_model_options
 from .errors import UserError
 from .sentence_modules import is_of_transformers
 

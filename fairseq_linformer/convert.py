@@ -35,7 +35,7 @@ from .checkpoint import (
     vocabulary_folder,
 )
 from .data.dictionaries import DICTIONARY_FILE, load_dictionary
-from .data.tokenizer import VOCABULARY_FILES
+from .data.subword_models import VOCABULARY_FILES
 from .errors import UserError, check
 from .files import digest_file, digest_folder, staged_folder
 from .model.architecture import MECHANISM_OPTIONS, PROJECTION_OPTIONS

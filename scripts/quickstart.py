@@ -44,8 +44,8 @@ from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.data.prepare.labelled_folder import write_labelled
 from fairseq_linformer.data.prepare.text_files import find_files, read_chunks
 from fairseq_linformer.data.prepare.vocabulary_training import check_vocab_size
+from fairseq_linformer.data.subword_models import load_tokenizer
 from fairseq_linformer.data.task_record import own_task
-from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.files import check_data_path, digest_file, read_json, staged_folder
 from fairseq_linformer.finetune.baseline import fit_baselines

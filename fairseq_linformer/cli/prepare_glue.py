@@ -31,9 +31,9 @@ def run(source: str, tasks: Sequence[str] | None, tokenizer: Path, out: Path) ->
     from ..data.dictionaries import unknown_warning
     from ..data.prepare.glue import DOWNLOADS, SOURCES, find_task, glue_folder, read_glue
     from ..data.prepare.labelled_folder import write_labelled
+    from ..data.subword_models import load_tokenizer
     from ..data.task_record import SUMMARY_FILE
     from ..data.tasks import TASKS
-    from ..data.tokenizer import load_tokenizer
     from ..files import check_data_path
 
     selected = list(dict.fromkeys(map(find_task, tasks or DOWNLOADS)))

@@ -28,8 +28,8 @@ def run(source: str, tokenizer: Path, out: Path) -> None:
     from ..data.dictionaries import unknown_warning
     from ..data.prepare.imdb import OFFICIAL_ROWS, imdb_folder, read_imdb
     from ..data.prepare.labelled_folder import write_labelled
+    from ..data.subword_models import load_tokenizer
     from ..data.tasks import TASKS
-    from ..data.tokenizer import load_tokenizer
     from ..files import check_data_path
 
     check_data_path(out)  # before anything is downloaded

@@ -76,9 +76,9 @@ def run(
     from ..data.prepare.labelled_folder import write_labelled
     from ..data.prepare.labels import Columns
     from ..data.prepare.own_data import own_data
+    from ..data.subword_models import load_tokenizer
     from ..data.task_record import letters_of
     from ..data.tasks import TASKS
-    from ..data.tokenizer import load_tokenizer
     from ..files import A_NAME, check_data_path, is_name
 
     check_data_path(out)  # before anything is read

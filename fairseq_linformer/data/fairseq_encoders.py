@@ -9,7 +9,7 @@ from fairseq.data.encoders import register_bpe
 from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE
 from fairseq.dataclass import FairseqDataclass
 
-from .tokenizer import JsonTokenizer
+from .subword_models import JsonTokenizer
 
 
 @dataclass

@@ -32,8 +32,9 @@ from sklearn.preprocessing import MultiLabelBinarizer
 from sklearn.svm import LinearSVC
 
 from ..data.dictionaries import DICTIONARY_FILE, load_dictionary
+from ..data.subword_models import load_tokenizer
 from ..data.task_record import Task, has_pairs, read_summary
-from ..data.tokenizer import Tokenizer, load_tokenizer
+from ..data.tokenizer import Tokenizer
 from ..errors import UserError
 from .metrics import score
 

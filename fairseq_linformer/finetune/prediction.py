@@ -18,9 +18,9 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ..data.prepare.examples import Example, encode_columns, encode_words
+from ..data.subword_models import load_tokenizer
 from ..data.targets import TRUNCATED, UNKNOWN, majority_class, remap
 from ..data.task_record import Task, has_pairs
-from ..data.tokenizer import load_tokenizer
 from ..data.truncation import kept_tokens, max_length_and_method
 from ..errors import UserError, check
 from ..files import write_whole

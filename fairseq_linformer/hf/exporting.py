@@ -17,8 +17,9 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from ..attention import get_attention
 from ..checkpoint import FIRST_POSITION, checkpoint_file, read_checkpoint, read_task_state
+from ..data.subword_models import JsonTokenizer, load_tokenizer
 from ..data.task_record import Task, has_pairs
-from ..data.tokenizer import JsonTokenizer, Tokenizer, load_tokenizer
+from ..data.tokenizer import Tokenizer
 from ..errors import check
 from ..files import staged_folder
 from ..finetune.prediction import record_of

@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, PreTrained
 from ..checkpoint import UNTRAINED
 from ..checkpoint_files import check_plain
 from ..data.dictionaries import DICTIONARY_FILE
-from ..data.tokenizer import ENCODER_FILE, MERGES_FILE, TOKENIZER_FILE, VOCABULARY_FILES, JsonTokenizer
+from ..data.subword_models import ENCODER_FILE, MERGES_FILE, TOKENIZER_FILE, VOCABULARY_FILES, JsonTokenizer
 from ..errors import UserError, check
 from ..files import leaves_folder, read_json, staged_folder
 from ..model.architecture import PER_LAYER, check_removed

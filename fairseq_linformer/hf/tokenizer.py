@@ -24,16 +24,8 @@ from transformers.convert_slow_tokenizer import import_protobuf
 
 from ..data.dictionaries import DICTIONARY_FILE
 from ..data.prepare.examples import WHITESPACE, Example, encode_words
-from ..data.tokenizer import (
-    ENCODER_FILE,
-    MERGES_FILE,
-    SENTENCEPIECE_FILE,
-    TOKENIZER_FILE,
-    WHITE_SPACE,
-    GPT2Tokenizer,
-    JsonTokenizer,
-    Tokenizer,
-)
+from ..data.subword_models import ENCODER_FILE, MERGES_FILE, TOKENIZER_FILE, GPT2Tokenizer, JsonTokenizer
+from ..data.tokenizer import SENTENCEPIECE_FILE, WHITE_SPACE, Tokenizer
 from ..errors import UserError, check
 from .normalizer import SPACE, build_normalizer
 

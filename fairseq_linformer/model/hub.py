@@ -24,7 +24,7 @@ from ..checkpoint import check_fits, data_folder, read_checkpoint
 from ..checkpoint import checkpoint_file as file_of
 from ..data.dictionaries import DICTIONARY_FILE
 from ..data.fairseq_encoders import SentencePieceEncoder, TokenizersEncoder
-from ..data.tokenizer import A_SUBWORD_MODEL, load_tokenizer, subword_model_options
+from ..data.subword_models import A_SUBWORD_MODEL, load_tokenizer, subword_model_options
 from ..errors import UserError
 from .architecture import PER_LAYER
 from .compat import add_multipliers, rename_parameters

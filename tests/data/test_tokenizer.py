@@ -12,7 +12,8 @@ from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, Sentencepi
 
 from fairseq_linformer.data.fairseq_encoders import SentencePieceEncoder
 from fairseq_linformer.data.prepare.vocabulary_training import train_sentencepiece
-from fairseq_linformer.data.tokenizer import GPT2Tokenizer, SentencePieceTokenizer, load_tokenizer
+from fairseq_linformer.data.subword_models import GPT2Tokenizer, load_tokenizer
+from fairseq_linformer.data.tokenizer import SentencePieceTokenizer
 from fairseq_linformer.errors import UserError
 from tests.helpers.inputs import TEXT, Numbers, gpt2_files, train_without_bytes
 

@@ -21,9 +21,9 @@ from fairseq_linformer.cli import predict
 from fairseq_linformer.cli.command import parser_of
 from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.data.prepare.labelled_folder import write_labelled
+from fairseq_linformer.data.subword_models import load_tokenizer
 from fairseq_linformer.data.task_record import own_task
 from fairseq_linformer.data.tasks import TASKS
-from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.finetune import prediction
 from fairseq_linformer.finetune.prediction import Prediction, Predictor, read_predictions, write_predictions

@@ -20,9 +20,9 @@ from fairseq_linformer.checkpoint import find_tokenizer, read_checkpoint
 from fairseq_linformer.cli.command import main
 from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.data.prepare.labelled_folder import write_labelled
+from fairseq_linformer.data.subword_models import load_tokenizer
 from fairseq_linformer.data.task_record import own_task
 from fairseq_linformer.data.tasks import TASKS
-from fairseq_linformer.data.tokenizer import load_tokenizer
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.files import digest_folder, lock
 from fairseq_linformer.finetune import sweep as sweep_module

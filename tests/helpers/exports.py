@@ -14,8 +14,9 @@ from fairseq_linformer.data.dictionaries import DICTIONARY_FILE
 from fairseq_linformer.data.prepare.examples import Example
 from fairseq_linformer.data.prepare.labelled_folder import write_labelled
 from fairseq_linformer.data.prepare.vocabulary_training import train_sentencepiece
+from fairseq_linformer.data.subword_models import load_tokenizer
 from fairseq_linformer.data.task_record import own_task
-from fairseq_linformer.data.tokenizer import SentencePieceTokenizer, load_tokenizer
+from fairseq_linformer.data.tokenizer import SentencePieceTokenizer
 from fairseq_linformer.model.roberta import LinformerRobertaModel
 from fairseq_linformer.training.masked_lm_options import DynamicMaskedLMConfig
 from fairseq_linformer.training.text_prediction import TextPredictionConfig

@@ -16,7 +16,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from fairseq_linformer.checkpoint import UNTRAINED
 from fairseq_linformer.convert import convert
-from fairseq_linformer.data.tokenizer import load_tokenizer
+from fairseq_linformer.data.subword_models import load_tokenizer
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.hf.exporting import export
 from fairseq_linformer.hf.importing import import_folder

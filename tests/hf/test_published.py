@@ -20,7 +20,7 @@ from fairseq_linformer.checkpoint import UNTRAINED, read_named_checkpoint
 from fairseq_linformer.cli.export import load
 from fairseq_linformer.convert import convert
 from fairseq_linformer.data.prepare.examples import Example, encode_columns
-from fairseq_linformer.data.tokenizer import TOKENIZER_FILE, load_tokenizer
+from fairseq_linformer.data.subword_models import TOKENIZER_FILE, load_tokenizer
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.hf.exporting import export
 from fairseq_linformer.hf.importing import DRAWN, import_folder, write_json_tokenizer

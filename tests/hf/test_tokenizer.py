@@ -12,7 +12,8 @@ from fairseq.data import Dictionary
 
 from fairseq_linformer.data.prepare.examples import Example, encode_columns
 from fairseq_linformer.data.prepare.vocabulary_training import train_sentencepiece
-from fairseq_linformer.data.tokenizer import GPT2Tokenizer, SentencePieceTokenizer, Tokenizer
+from fairseq_linformer.data.subword_models import GPT2Tokenizer
+from fairseq_linformer.data.tokenizer import SentencePieceTokenizer, Tokenizer
 from fairseq_linformer.data.truncation import kept_tokens
 from fairseq_linformer.errors import UserError
 

@@ -30,15 +30,8 @@ from ...files import check_data_path, staged_folder
 from ...processes import available_cores, end_with_parent
 from ..dictionaries import DICTIONARY_FILE, REPORT_FILE, dictionary_in
 from ..indexed import indexed_writer
-from ..tokenizer import (
-    ENCODER_FILE,
-    MERGES_FILE,
-    SENTENCEPIECE_FILE,
-    GPT2Tokenizer,
-    SentencePieceTokenizer,
-    Tokenizer,
-    load_tokenizer,
-)
+from ..subword_models import ENCODER_FILE, MERGES_FILE, GPT2Tokenizer, load_tokenizer
+from ..tokenizer import SENTENCEPIECE_FILE, SentencePieceTokenizer, Tokenizer
 from .text_files import Chunk, find_files, read_chunks
 from .vocabulary_training import LineSample, check_vocab_size, train_sentencepiece
 

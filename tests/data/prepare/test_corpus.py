@@ -27,7 +27,7 @@ from fairseq_linformer.data.prepare import corpus, text_files
 from fairseq_linformer.data.prepare.corpus import prepare_corpus
 from fairseq_linformer.data.prepare.text_files import find_files, read_chunks
 from fairseq_linformer.data.prepare.vocabulary_training import LineSample
-from fairseq_linformer.data.tokenizer import load_tokenizer
+from fairseq_linformer.data.subword_models import load_tokenizer
 from fairseq_linformer.errors import UserError
 from tests.helpers.inputs import WORDS, train_without_bytes
 from tests.helpers.processes import running_in_group, wait_until
