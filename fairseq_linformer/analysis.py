@@ -46,8 +46,9 @@ from .data.prepare.text_files import find_files, read_chunks
 from .data.subword_models import load_tokenizer
 from .data.tokenizer import Tokenizer
 from .data.truncation import kept_tokens, max_length_and_method
+from .digests import digest_file, digest_folder
 from .errors import UserError, check
-from .files import digest_file, digest_folder, staged_folder
+from .files import staged_folder
 from .model.encoder import SentenceEncoder
 from .model.hub import LOADED
 from .model.roberta import LinformerRobertaModel

@@ -36,8 +36,9 @@ from .checkpoint import (
 )
 from .data.dictionaries import DICTIONARY_FILE, load_dictionary
 from .data.subword_models import VOCABULARY_FILES
+from .digests import digest_file, digest_folder
 from .errors import UserError, check
-from .files import digest_file, digest_folder, staged_folder
+from .files import staged_folder
 from .model.architecture import MECHANISM_OPTIONS, PROJECTION_OPTIONS
 from .model.config import ResolvedConfig
 from .model.encoder import EncoderLayer, SentenceEncoder

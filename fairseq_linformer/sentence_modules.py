@@ -3,10 +3,10 @@
 import json
 import re
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from .errors import UserError, check
-from .files import leaves_folder, read_json
+from .files import read_json
 
 MODULES_FILE = "modules.json"
 LENGTH_FILE = "sentence_bert_config.json"
@@ -65,6 +65,12 @@ def read_sentence_modules(source: Path) -> tuple[dict[str, str], list[str]]:
     names = [name for name in (SETTINGS_FILE, *(f"{path}/config.json" for path in modules)) if not leaves_folder(name)]
     files |= {name: (source / name).read_text(encoding="utf-8") for name in names if (source / name).is_file()}
     return files | length, []
+
+
+def leaves_folder(name: str) -> bool:
+    """Return True if a relative path from an untrusted file leaves its folder, on any operating system."""
+    path = PurePosixPath(name.replace("\\", "/"))
+    return path.is_absolute() or ".." in path.parts or bool(re.match(r"[A-Za-z]:", name))
 
 
 def _length(encoder: Path) -> dict[str, str]:

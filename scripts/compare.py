@@ -43,8 +43,9 @@ from fairseq_linformer import LinformerRobertaModel
 from fairseq_linformer.analysis import attentions_of, record_inputs
 from fairseq_linformer.checkpoint_files import LAST
 from fairseq_linformer.cli.program import program
+from fairseq_linformer.digests import digest_file
 from fairseq_linformer.errors import UserError, check
-from fairseq_linformer.files import check_data_path, digest_file, write_whole
+from fairseq_linformer.files import check_data_path, write_whole
 from fairseq_linformer.plotting import legend, picture, scale_lengths, scale_log, style_of
 from fairseq_linformer.training.launch import Training, job_device, override, side_by_side
 from fairseq_linformer.training.updates import DIVERGED

@@ -46,8 +46,9 @@ from fairseq_linformer.data.prepare.text_files import find_files, read_chunks
 from fairseq_linformer.data.prepare.vocabulary_training import check_vocab_size
 from fairseq_linformer.data.subword_models import load_tokenizer
 from fairseq_linformer.data.task_record import own_task
+from fairseq_linformer.digests import digest_file
 from fairseq_linformer.errors import UserError
-from fairseq_linformer.files import check_data_path, digest_file, read_json, staged_folder
+from fairseq_linformer.files import check_data_path, read_json, staged_folder
 from fairseq_linformer.finetune.baseline import fit_baselines
 from fairseq_linformer.plotting import picture, scale_log, style_of
 from fairseq_linformer.training.launch import FINE_TUNING, Training, command_line, override, side_by_side

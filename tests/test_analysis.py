@@ -26,8 +26,8 @@ from fairseq_linformer.analysis import (
 )
 from fairseq_linformer.cli.analyze import run as run_verb
 from fairseq_linformer.cli.command import main
+from fairseq_linformer.digests import digest_file
 from fairseq_linformer.errors import UserError
-from fairseq_linformer.files import digest_file
 from tests.helpers.exports import write_fine_tuned, write_pretrained
 from tests.helpers.inputs import sentences
 from tests.helpers.layers import D, N, build, leaving_heads

@@ -20,8 +20,8 @@ from fairseq_linformer.convert import (
     tile,
 )
 from fairseq_linformer.data.dictionaries import load_dictionary
+from fairseq_linformer.digests import digest_file
 from fairseq_linformer.errors import UserError
-from fairseq_linformer.files import digest_file
 from tests.helpers import ROOT
 from tests.helpers.exports import HEAD, N, hub_of, rows, write_fine_tuned, write_pretrained
 from tests.helpers.models import small, tokens

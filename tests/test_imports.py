@@ -10,7 +10,7 @@ from tests.helpers import ROOT
 
 # Folders and modules of the package, lowest first: each imports only from those before it.
 LAYERS = (
-    *("errors", "files", "processes", "precision", "plotting", "console", "data", "attention"),
+    *("errors", "files", "digests", "processes", "precision", "plotting", "console", "data", "attention"),
     *("sentence_modules", "checkpoint_files", "checkpoint", "model", "training", "finetune"),
     *("hf", "convert", "analysis", "cli", "plugin"),
     *("fairseq_linformer", "hydra_plugins", "scripts"),  # the package's own __init__.py, and the other folders

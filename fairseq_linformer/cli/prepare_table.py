@@ -21,6 +21,7 @@ stay together. With files in --valid or --test, rows of train whose text is in e
 in test, are removed. The test set is not changed, and may have no labels.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -31,6 +32,8 @@ from .arguments import FORMATS, KINDS, Distinct, Parser, number
 from .program import print_next
 
 DEFAULT_SPLIT = (0.8, 0.1, 0.1)
+LONGEST_NAME = 200  # bytes: file systems allow 255, and suffixes are added
+A_NAME = f"letters, digits, -, _ and . alone, the first neither - nor ., and at most {LONGEST_NAME} bytes"
 
 
 def add_arguments(parser: Parser) -> None:
@@ -79,7 +82,7 @@ def run(
     from ..data.subword_models import load_tokenizer
     from ..data.task_record import letters_of
     from ..data.tasks import TASKS
-    from ..files import A_NAME, check_data_path, is_name
+    from ..files import check_data_path
 
     check_data_path(out)  # before anything is read
     task = out.resolve().name
@@ -95,6 +98,11 @@ def run(
     summary = write_labelled(out, data.task, data.splits, loaded)
     print(*data.notes, *summary.lines(), *unknown_warning(summary.unknown_shares), sep="\n")
     print_next(out.parent, [summary.task.name], tokenizer)
+
+
+def is_name(name: str) -> bool:
+    """Return True if a name is valid for a file or a folder and in an override of Hydra."""
+    return bool(re.fullmatch(r"\w[\w.-]*", name)) and len(name.encode()) <= LONGEST_NAME
 
 
 def _read_tables(files: Mapping[str, Sequence[Path]], file_format: str | None) -> dict[str, Any]:

@@ -31,8 +31,9 @@ from ..checkpoint import check_vocabulary_of, checkpoint_file, digest_vocabulary
 from ..data.dictionaries import DICTIONARY_FILE, load_dictionary
 from ..data.task_record import SUMMARY_FILE, Summary, Task, letters_of, read_summary
 from ..data.tasks import is_whole
+from ..digests import digest_file
 from ..errors import UserError, check
-from ..files import LOCK_FILE, check_data_path, digest_file, lock, write_whole
+from ..files import LOCK_FILE, check_data_path, lock, write_whole
 from ..model.config import ResolvedConfig
 from ..model.roberta import LinformerRobertaModel
 from ..training.configuration import compose_configuration, flat

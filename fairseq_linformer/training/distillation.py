@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from ..checkpoint import TaskState, check_same_vocabulary, checkpoint_file, read_checkpoint, read_task_state
 from ..data.truncation import cut_texts
+from ..digests import digest_file
 from ..errors import check
-from ..files import digest_file
 from ..model.parts import mean_over_text
 from ..model.roberta import LinformerRobertaModel
 from ..sentence_modules import pooling_of

@@ -20,7 +20,8 @@ from omegaconf import DictConfig, OmegaConf
 from ..checkpoint import checkpoint_file
 from ..data.dictionaries import REPORT_FILE, SHARDS_FILE
 from ..data.task_record import SUMMARY_FILE
-from ..files import LOCK_FILE, digest_file, digest_folder, digest_options
+from ..digests import digest_file, digest_folder, digest_options
+from ..files import LOCK_FILE
 from ..model.config import OPTIONS, resolve_config
 from ..model.roberta import LinformerRobertaModel
 from .configuration import compose_configuration, flat

@@ -24,8 +24,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from ..checkpoint import INHERITED, PATIENCE_KEY, Progress, check_same_vocabulary, mend_last_checkpoint, read_progress
 from ..checkpoint_files import BEST, LAST
+from ..digests import digest_file
 from ..errors import UserError, check
-from ..files import LOCK_FILE, digest_file, is_in, lock, write_whole
+from ..files import LOCK_FILE, is_in, lock, write_whole
 from .configuration import CONFIG_FILE, typed_command, typed_options
 from .fingerprint import RunFingerprint
 from .options import InitialCheckpoint, checkpoint_to_load, initial_checkpoint

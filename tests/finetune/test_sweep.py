@@ -23,8 +23,9 @@ from fairseq_linformer.data.prepare.labelled_folder import write_labelled
 from fairseq_linformer.data.subword_models import load_tokenizer
 from fairseq_linformer.data.task_record import own_task
 from fairseq_linformer.data.tasks import TASKS
+from fairseq_linformer.digests import digest_folder
 from fairseq_linformer.errors import UserError
-from fairseq_linformer.files import digest_folder, lock
+from fairseq_linformer.files import lock
 from fairseq_linformer.finetune import sweep as sweep_module
 from fairseq_linformer.finetune.report import write_results
 from fairseq_linformer.finetune.sweep import (

@@ -10,7 +10,7 @@ pytest.importorskip("transformers", reason="transformers is not installed")
 
 from fairseq_linformer.checkpoint import UNTRAINED
 from fairseq_linformer.convert import convert
-from fairseq_linformer.files import digest_file, digest_folder
+from fairseq_linformer.digests import digest_file, digest_folder
 from fairseq_linformer.hf.exporting import export
 from tests.helpers.exports import LABELS, write_fine_tuned, write_pretrained
 

@@ -11,7 +11,7 @@ from functools import cache
 import pytest
 from omegaconf import OmegaConf
 
-from fairseq_linformer.files import digest_file, digest_folder
+from fairseq_linformer.digests import digest_file, digest_folder
 from fairseq_linformer.training.configuration import compose_configuration
 from fairseq_linformer.training.fingerprint import RunFingerprint, digest_data
 from tests.helpers.configs import composed
@@ -153,8 +153,8 @@ def test_a_digest_is_of_the_content_only(tmp_path, monkeypatch):
     file.write_bytes(b"1" * 2999 + b"2")
     os.utime(file, (1, 1))  # of the same size and time
     assert digest_file(file) != digest and digest_folder(file.parent) != of_folder
-    monkeypatch.setattr("fairseq_linformer.files._LARGE", 1000)  # blocks of larger files are read
-    monkeypatch.setattr("fairseq_linformer.files._BLOCK", 10)
+    monkeypatch.setattr("fairseq_linformer.digests._LARGE", 1000)  # blocks of larger files are read
+    monkeypatch.setattr("fairseq_linformer.digests._BLOCK", 10)
     digests = set()
     for content in (b"1" * 2000, b"1" * 2001, b"2" + b"1" * 1999, b"1" * 1999 + b"2"):
         file.write_bytes(content)
