@@ -83,8 +83,8 @@ def predict(
     precision: str = "float32",
 ) -> None:
     """Print the predictions for the texts of a file."""
-    from ..data.prepare.table import ENDINGS, check_filled, no_format, parse_rows, read_rows
-    from ..data.prepare.text_files import suffix_of, unpacked
+    from ..data.prepare.table import ENDINGS, check_filled, no_format, parse_rows, read_rows, suffix_of
+    from ..data.prepare.text_files import unpacked
     from ..finetune.prediction import Predictor
     from ..processes import use_idle_cores
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from ...errors import UserError
 from .examples import Example
-from .text_files import check_line_ends, is_blank, is_hidden, suffix_of, unpacked
+from .text_files import PACKED, check_line_ends, is_blank, is_hidden, unpacked
 
 SURROGATE = re.compile("[\ud800-\udfff]")  # half of a character, which JSON can write and no tokenizer can read
 DELIMITERS = ",;\t"  # of CSV, found in the header
@@ -285,6 +285,12 @@ def read_table(path: Path, file_format: str | None = None) -> dict[str, Iterator
     with tempfile.TemporaryDirectory() as cache:  # datasets writes a lock there
         options = {"data_files": str(path), "split": "train", "streaming": True, "cache_dir": cache}
         return _read_dataset(str(path), lambda library: library.load_dataset(file_format, **options))
+
+
+def suffix_of(path: Path) -> str:
+    """Return the suffix of a file's name in lower case, without that of its compression (PACKED)."""
+    suffix = path.suffix.lower()
+    return path.with_suffix("").suffix.lower() if suffix in PACKED else suffix
 
 
 def _read_file(path: Path, file_format: str) -> Iterator[Row]:

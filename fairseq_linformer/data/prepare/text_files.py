@@ -140,12 +140,6 @@ def _read_text(path: Path) -> Iterator[tuple[str, int]]:
             yield text.removesuffix("\n"), len(block)
 
 
-def suffix_of(path: Path) -> str:
-    """Return the suffix of a file's name in lower case, without that of its compression (PACKED)."""
-    suffix = path.suffix.lower()
-    return path.with_suffix("").suffix.lower() if suffix in PACKED else suffix
-
-
 @contextlib.contextmanager
 def unpacked(path: Path) -> Iterator[BinaryIO]:
     """Open a file, decompressed if its suffix is one of PACKED."""
