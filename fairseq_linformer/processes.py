@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from pathlib import Path
@@ -46,7 +47,14 @@ def use_idle_cores() -> None:
 
 
 def end_with_parent() -> None:
-    """End this worker of a pool when its parent ends; it would otherwise wait forever for a killed parent."""
+    """End this worker of a pool when its parent ends; it would otherwise wait forever for a killed parent.
+
+    Ctrl-C and SIGHUP are ignored, so that the parent stops the workers. SIGTERM ends a worker at once: the handler that
+    it inherits from the parent would raise an exception, which the pool would take for the result of a call.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_await_parent, daemon=True).start()
 
 

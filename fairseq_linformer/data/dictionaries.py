@@ -1,6 +1,5 @@
 """fairseq's dictionaries of pieces: reading, creation from a subword model, and a warning of unknown pieces."""
 
-import json
 from collections.abc import Collection, Mapping
 from copy import deepcopy
 from pathlib import Path
@@ -12,7 +11,6 @@ from ..errors import UserError
 
 DICTIONARY_FILE = "dict.txt"
 REPORT_FILE = "corpus.json"  # counts of the text of a prepared corpus
-SHARDS_FILE = "shards.json"  # in a folder of several prepared corpora, which version 0.3.0 could write
 MASK = "<mask>"  # the tasks add it to the dictionary that they read
 
 # Tensor cores are fastest when the sizes of matrices are multiples of eight; the vocabulary is such a size.
@@ -24,20 +22,6 @@ MOST_UNKNOWN = 0.001
 MODEL_REMEDY = (  # for commands that use the tokenizer of a model
     "take a checkpoint whose vocabulary has them, or pretrain one: a vocabulary of linformer prepare corpus has all"
 )
-
-
-def corpus_folders(folder: Path) -> list[Path]:
-    """Return the prepared corpora in a folder that version 0.3.0 wrote for several; for any other the folder itself."""
-    if not (folder / SHARDS_FILE).is_file():
-        return [folder]
-    count = len(json.loads((folder / SHARDS_FILE).read_text(encoding="utf-8"))["shards"])
-    return [folder / f"shard{number:0{len(str(count))}}" for number in range(1, count + 1)]
-
-
-def dictionary_in(folder: Path) -> Dictionary | None:
-    """Return the dict.txt of a folder; None if it has none."""
-    path = folder / DICTIONARY_FILE
-    return load_dictionary(path) if path.is_file() else None
 
 
 def load_dictionary(path: Path) -> Dictionary:

@@ -11,11 +11,12 @@ from fairseq.data import Dictionary
 from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
 
 from ..errors import UserError
-from .dictionaries import DICTIONARY_FILE, corpus_folders, dictionary_in, fitting_dictionary, ids_of, without_mask
+from .dictionaries import DICTIONARY_FILE, fitting_dictionary, ids_of, load_dictionary, without_mask
 from .tokenizer import SENTENCEPIECE_FILE, SentencePieceTokenizer, Tokenizer
 
 ENCODER_FILE, MERGES_FILE = "encoder.json", "vocab.bpe"  # fairseq's from_pretrained looks for them, too
 TOKENIZER_FILE = "tokenizer.json"  # of the library tokenizers; fairseq knows no such file
+SHARDS_FILE = "shards.json"  # in a folder of several prepared corpora, which version 0.3.0 could write
 
 # The GPT-2 encoder caches every word. The cache is emptied beyond this many, about 200 MB.
 _MOST_CACHED_WORDS = 1_000_000
@@ -117,6 +118,20 @@ VOCABULARY_FILES = (DICTIONARY_FILE, SENTENCEPIECE_FILE, ENCODER_FILE, MERGES_FI
 A_SUBWORD_MODEL = f"{SENTENCEPIECE_FILE} (or {ENCODER_FILE} and {MERGES_FILE}, or {TOKENIZER_FILE})"  # in messages
 
 
+def corpus_folders(folder: Path) -> list[Path]:
+    """Return the prepared corpora in a folder that version 0.3.0 wrote for several; for any other the folder itself."""
+    if not (folder / SHARDS_FILE).is_file():
+        return [folder]
+    count = len(json.loads((folder / SHARDS_FILE).read_text(encoding="utf-8"))["shards"])
+    return [folder / f"shard{number:0{len(str(count))}}" for number in range(1, count + 1)]
+
+
+def dictionary_in(folder: Path) -> Dictionary | None:
+    """Return the dict.txt of a folder; None if it has none."""
+    path = folder / DICTIONARY_FILE
+    return load_dictionary(path) if path.is_file() else None
+
+
 def subword_model_options(folder: Path, bpe: str | None = None) -> dict[str, str]:
     """Return fairseq's options for the subword model in a folder, "bpe" among them; empty if there is none."""
     for name, (_, files) in SUBWORD_MODELS.items():
@@ -137,3 +152,9 @@ def load_tokenizer(path: Path) -> Tokenizer:
         raise FileNotFoundError(f"{folder} is no prepared folder or run: it lacks {' and '.join(missing)}")
     load, files = SUBWORD_MODELS[options["bpe"]]
     return load(*(folder / file for file in files.values()), dictionary)
+
+
+def load_tokenizer_for_corpus(path: Path) -> Tokenizer:
+    """Load a tokenizer as ``load_tokenizer`` does; a folder of GPT-2's files needs no dict.txt."""
+    encoder, merges = path / ENCODER_FILE, path / MERGES_FILE
+    return GPT2Tokenizer(encoder, merges, dictionary_in(path)) if encoder.is_file() else load_tokenizer(path)

@@ -27,7 +27,7 @@ WHITE_SPACE = [character for character in map(chr, range(0x3001)) if character.i
 
 
 class Tokenizer(ABC):
-    """Encoder of lines of text as ids of `dictionary`.
+    """Encoder of lines of text as ids of `dictionary`. A subclass takes its files, in their order, and a dictionary.
 
     Args:
         dictionary: starts with fairseq's special symbols <s> <pad> </s> <unk>; the tasks add <mask> after the last
@@ -37,6 +37,10 @@ class Tokenizer(ABC):
 
     def __init__(self, dictionary: Dictionary, files: Mapping[str, Path]) -> None:
         self.dictionary, self._files = dictionary, files
+
+    def __reduce__(self) -> tuple[type["Tokenizer"], tuple[Path | Dictionary, ...]]:
+        """Pickle the paths of the model's files, and the dictionary; the files are loaded again."""
+        return type(self), (*self._files.values(), self.dictionary)
 
     @abstractmethod
     def encode(self, lines: Sequence[str]) -> list[np.ndarray]:

@@ -18,7 +18,8 @@ from fairseq.utils import split_paths
 from omegaconf import DictConfig, OmegaConf
 
 from ..checkpoint import checkpoint_file
-from ..data.dictionaries import REPORT_FILE, SHARDS_FILE
+from ..data.dictionaries import REPORT_FILE
+from ..data.subword_models import SHARDS_FILE
 from ..data.task_record import SUMMARY_FILE
 from ..digests import digest_file, digest_folder, digest_options
 from ..files import LOCK_FILE

@@ -18,9 +18,9 @@ from fairseq.utils import split_paths
 
 from ..data.batches import TrainingDataset
 from ..data.corpus_rows import SPECIAL_TOKENS, CutLines, MixedTexts, ShuffledBatches
-from ..data.dictionaries import DICTIONARY_FILE, corpus_folders
+from ..data.dictionaries import DICTIONARY_FILE
 from ..data.length_schedule import Stage, cut_rows, stage_of
-from ..data.subword_models import A_SUBWORD_MODEL, subword_model_options
+from ..data.subword_models import A_SUBWORD_MODEL, corpus_folders, subword_model_options
 from ..errors import check
 from .freezing import freeze_but_positions, freeze_lm_head
 from .masked_lm_loss import MaskedLmLoss

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_linformer.data.dictionaries import corpus_folders
 from fairseq_linformer.data.prepare.corpus import prepare_corpus
-from fairseq_linformer.data.subword_models import load_tokenizer
+from fairseq_linformer.data.subword_models import corpus_folders, load_tokenizer
 from fairseq_linformer.errors import UserError
 from fairseq_linformer.training.masked_lm import DynamicMaskedLMTask
 from fairseq_linformer.training.masked_lm_options import DynamicMaskedLMConfig

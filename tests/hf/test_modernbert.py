@@ -1,6 +1,7 @@
 """ModernBERT, built at random by transformers: import compared with it, export as its own classes, conversion."""
 
 import json
+import pickle
 import re
 from functools import cache
 from pathlib import Path
@@ -155,7 +156,8 @@ def test_ids_of_two_thousand_difficult_texts(tmp_path):
     order = order_of(tmp_path / "in")
     texts = difficult(2000)
     expected = original(texts, add_special_tokens=False)["input_ids"]
-    assert [[order[number] for number in ids] for ids in imported.encode(texts)] == expected
+    for tokenizer in (imported, pickle.loads(pickle.dumps(imported))):
+        assert [[order[number] for number in ids] for ids in tokenizer.encode(texts)] == expected
     (ids,) = imported.encode(["a [CLS][MASK] <|endoftext|>"])
     assert ids.min() > 3 and ids.max() < len(order) - 1, "none is special"
 

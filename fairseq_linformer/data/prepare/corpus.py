@@ -9,28 +9,28 @@ import json
 import math
 import os
 import shutil
-import signal
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass
-from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
+from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import best_fitting_int_dtype
 from tqdm import tqdm
 
 from ...errors import check, join_truncated, naming
 from ...files import check_data_path, staged_folder
 from ...processes import available_cores, end_with_parent
-from ..dictionaries import DICTIONARY_FILE, REPORT_FILE, dictionary_in
+from ..dictionaries import DICTIONARY_FILE, REPORT_FILE
 from ..indexed import indexed_writer
-from ..subword_models import ENCODER_FILE, MERGES_FILE, GPT2Tokenizer, load_tokenizer
+from ..subword_models import load_tokenizer_for_corpus
 from ..tokenizer import SENTENCEPIECE_FILE, SentencePieceTokenizer, Tokenizer
 from .text_files import Chunk, find_files, read_chunks
 from .vocabulary_training import LineSample, check_vocab_size, train_sentencepiece
@@ -40,16 +40,14 @@ DEFAULT_SAMPLE_CHARACTERS = 10_000_000
 STANDARD_INPUT = Path("-")
 _SPOOL_FILE = "standard-input"  # copy of standard input for the second pass
 
-# A fixed number, not that of the machine's cores: it changes how sentencepiece rounds partial sums, and the vocabulary
-# should not depend on the machine that trained it.
-_TRAINING_THREADS = 16
-
 # Chunks per worker that are being encoded, or wait for earlier ones: enough to keep all workers busy, but not so many
 # that they fill the memory when the disk is slow.
 _CHUNKS_PER_WORKER = 4
 
 Items = tuple[np.ndarray, np.ndarray]  # ids of consecutive items, uint16 or uint32; and the length of each item, int32
-Encoded = Iterator[tuple[Items, int]]  # items of each chunk, and its bytes of text
+Encoded = tuple[Items, int]  # items of a chunk, and its bytes of text
+
+_worker_tokenizer: ContextVar[Tokenizer] = ContextVar("tokenizer")  # set in a worker process
 
 
 @dataclass
@@ -104,7 +102,7 @@ def prepare_corpus(
     if tokenizer is not None:
         for name, value in {"vocab-size": vocab_size, "sample-characters": sample_characters}.items():
             check(f"--{name}", value, value is None, f"left out with --tokenizer {tokenizer}, which needs no training")
-        loaded = _load_any_tokenizer(tokenizer)
+        loaded = load_tokenizer_for_corpus(tokenizer)
     vocab_size = DEFAULT_VOCAB_SIZE if vocab_size is None else vocab_size
     check_vocab_size("--vocab-size", vocab_size)
     sample = LineSample(sample_characters or DEFAULT_SAMPLE_CHARACTERS, seed)
@@ -116,19 +114,18 @@ def prepare_corpus(
         else:
             lines, model = sample.lines(), folder / SENTENCEPIECE_FILE
             print(f"training a vocabulary of {vocab_size:,} pieces on {sum(map(len, lines)):,} characters", flush=True)
-            train_sentencepiece(lines, model, vocab_size, _TRAINING_THREADS)
+            train_sentencepiece(lines, model, vocab_size)
             loaded = SentencePieceTokenizer(model)
-        frequencies = _write_dataset(files, loaded, folder, workers or available_cores(), reports)
+        dictionary, counts = loaded.dictionary, {}
+        with chunk_encoder(loaded, workers or available_cores()) as encode:
+            for split, report in reports.items():
+                counts[split] = _write_split(folder / split, encode(read_chunks(files[split])), dictionary, report)
+        dictionary.count = counts["train"].tolist()
+        dictionary.save(str(folder / DICTIONARY_FILE))
         (folder / _SPOOL_FILE).unlink(missing_ok=True)
         json.dump({split: asdict(report) for split, report in reports.items()}, report_file, indent=1)
-    _print_summary(reports, frequencies, time.monotonic() - started)
+    _print_summary(reports, counts, time.monotonic() - started)
     return {split: report.unknown / report.tokens for split, report in reports.items()}
-
-
-def _load_any_tokenizer(source: Path) -> Tokenizer:
-    """Load the tokenizer of a folder or file; GPT-2's files need no dict.txt."""
-    encoder, merges = source / ENCODER_FILE, source / MERGES_FILE
-    return GPT2Tokenizer(encoder, merges, dictionary_in(source)) if encoder.is_file() else load_tokenizer(source)
 
 
 def _find_files(train: Sequence[Path], valid: Sequence[Path], folder: Path) -> dict[str, list[Path]]:
@@ -166,33 +163,17 @@ def _survey(files: Sequence[Path], sample: LineSample | None) -> SplitReport:
     return report
 
 
-def _write_dataset(
-    files: Mapping[str, Sequence[Path]],
-    tokenizer: Tokenizer,
-    folder: Path,
-    workers: int,
-    reports: Mapping[str, SplitReport],
-) -> dict[str, np.ndarray]:
-    """Write the splits, and dict.txt with the counts of train; count the tokens in `reports`: the second pass.
-
-    Return the number of occurrences of each id, by split, int64, (V,).
-    """
-    dictionary, frequencies = tokenizer.dictionary, {}
-    dictionary.save(str(folder / DICTIONARY_FILE))  # the workers read it
-    with chunk_encoder(tokenizer, folder, workers) as encode:
-        for split, report in reports.items():
-            counts = np.zeros(len(dictionary), dtype=np.int64)
-            progress = tqdm(desc=f"encoding {split}", total=report.bytes, unit="B", unit_scale=True, disable=None)
-            with indexed_writer(folder / split, len(dictionary)) as write, progress:
-                for (ids, sizes), bytes_read in encode(read_chunks(files[split])):
-                    write(ids, sizes)
-                    counts += np.bincount(ids, minlength=len(dictionary))
-                    progress.update(bytes_read)
-            report.tokens, report.unknown = int(counts.sum()), int(counts[dictionary.unk()])
-            frequencies[split] = counts
-    dictionary.count = frequencies["train"].tolist()
-    dictionary.save(str(folder / DICTIONARY_FILE))
-    return frequencies
+def _write_split(prefix: Path, chunks: Iterable[Encoded], dictionary: Dictionary, report: SplitReport) -> np.ndarray:
+    """Write a split, and count its tokens in `report`: the second pass. Return the count of each id, int64, (V,)."""
+    counts = np.zeros(len(dictionary), dtype=np.int64)
+    progress = tqdm(desc=f"encoding {prefix.name}", total=report.bytes, unit="B", unit_scale=True, disable=None)
+    with indexed_writer(prefix, len(dictionary)) as write, progress:
+        for (ids, sizes), bytes_read in chunks:
+            write(ids, sizes)
+            counts += np.bincount(ids, minlength=len(dictionary))
+            progress.update(bytes_read)
+    report.tokens, report.unknown = int(counts.sum()), int(counts[dictionary.unk()])
+    return counts
 
 
 def _print_summary(reports: Mapping[str, SplitReport], counts: Mapping[str, np.ndarray], seconds: float) -> None:
@@ -226,17 +207,25 @@ def encode_items(tokenizer: Tokenizer, lines: Sequence[str]) -> Items:
 
 
 @contextlib.contextmanager
-def chunk_encoder(tokenizer: Tokenizer, folder: Path, workers: int) -> Iterator[Callable[[Iterable[Chunk]], Encoded]]:
-    """Yield a function that encodes chunks in order: in this process, or in several workers.
-
-    The workers load the tokenizer that is saved in `folder`.
-    """
+def chunk_encoder(tokenizer: Tokenizer, workers: int) -> Iterator[Callable[[Iterable[Chunk]], Iterator[Encoded]]]:
+    """Yield a function that encodes chunks in order: in this process, or in several workers."""
     if workers == 1:
         yield lambda chunks: ((encode_items(tokenizer, chunk.lines), chunk.bytes_read) for chunk in chunks)
         return
-    pool = ProcessPoolExecutor(workers, initializer=_start_worker)
+    pool = ProcessPoolExecutor(workers, initializer=_start_worker, initargs=(tokenizer,))
+
+    def encode(chunks: Iterable[Chunk]) -> Iterator[Encoded]:
+        # Executor.map and Pool.imap would read all chunks at once, and keep every result that is not yet consumed.
+        waiting: deque[Future[Encoded]] = deque()
+        for chunk in chunks:
+            waiting.append(pool.submit(_encode_in_worker, chunk))
+            if len(waiting) == _CHUNKS_PER_WORKER * workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
     try:
-        yield partial(_encode_in_pool, pool, folder, _CHUNKS_PER_WORKER * workers)
+        yield encode
     except BrokenProcessPool as error:
         raise ChildProcessError(
             f"one of the {workers} worker processes died, perhaps because memory ran out: nothing was written; "
@@ -246,31 +235,10 @@ def chunk_encoder(tokenizer: Tokenizer, folder: Path, workers: int) -> Iterator[
         pool.shutdown(cancel_futures=True)
 
 
-def _encode_in_pool(pool: ProcessPoolExecutor, folder: Path, most_waiting: int, chunks: Iterable[Chunk]) -> Encoded:
-    # Executor.map and Pool.imap would read all chunks at once, and keep every result that is not yet consumed.
-    waiting: deque[Future[tuple[Items, int]]] = deque()
-    for chunk in chunks:
-        waiting.append(pool.submit(_encode_in_worker, folder, chunk))
-        if len(waiting) == most_waiting:
-            yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()
-
-
-_load_once = cache(load_tokenizer)  # in a worker process, which ends before the folder is removed or renamed
-
-
-def _encode_in_worker(folder: Path, chunk: Chunk) -> tuple[Items, int]:
-    return encode_items(_load_once(folder), chunk.lines), chunk.bytes_read
-
-
-def _start_worker() -> None:
-    """Ignore Ctrl-C and SIGHUP, so that the main process stops the workers, and end this process when that one ends.
-
-    SIGTERM ends a worker at once. The handler that it inherits from the main process would raise an exception, which
-    the pool would take for the result of the chunk.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+def _start_worker(tokenizer: Tokenizer) -> None:
     end_with_parent()
+    _worker_tokenizer.set(tokenizer)
+
+
+def _encode_in_worker(chunk: Chunk) -> Encoded:
+    return encode_items(_worker_tokenizer.get(), chunk.lines), chunk.bytes_read

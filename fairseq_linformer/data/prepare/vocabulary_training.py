@@ -64,7 +64,7 @@ class LineSample:
         return [piece for _, _, piece in sorted(self._heap, key=lambda entry: entry[1])]
 
 
-def train_sentencepiece(lines: Sequence[str], model: Path, vocab_size: int, threads: int) -> None:
+def train_sentencepiece(lines: Sequence[str], model: Path, vocab_size: int, threads: int = 16) -> None:
     """Train a unigram model and write it to `model`. No text has unknown pieces in it.
 
     The rarest 0.05 % of characters, and those that the lines lack, become the pieces of their UTF-8 bytes: in text from
@@ -74,7 +74,8 @@ def train_sentencepiece(lines: Sequence[str], model: Path, vocab_size: int, thre
         lines: the text.
         model: the file to write.
         vocab_size: the number of pieces, control symbols and bytes included (``check_vocab_size``).
-        threads: number of threads, which changes how partial sums are rounded, and so the scores of the model.
+        threads: number of threads, which changes how partial sums are rounded, and so the scores of the model. By
+            default it is not that of the machine's cores: the vocabulary should not depend on the machine.
 
     Raises:
         UserError: the text does not support `vocab_size`.
