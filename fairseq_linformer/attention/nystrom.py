@@ -17,10 +17,11 @@ from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..errors import check
 from .base import Attention, register_attention
+from .long_short import convolution_per_head
 from .options import AttentionConfig, Options, check_width, option
 
 
@@ -119,13 +120,3 @@ def pseudo_inverse(kernel: Tensor, iterations: int) -> Tensor:
         inner = 15 * identity - product @ (7 * identity - product)
         inverse = 0.25 * inverse @ (13 * identity - product @ inner)
     return inverse
-
-
-def convolution_per_head(heads: int, width: int) -> nn.Conv2d | None:
-    """Build a depthwise convolution along the sequence, one kernel per head: (B, h, n, d_h) -> (B, h, n, d_h).
-
-    Heads are the channels of an image of n by d_h. Returns None for a width of 0.
-    """
-    if width == 0:
-        return None
-    return nn.Conv2d(heads, heads, (width, 1), padding=(width // 2, 0), groups=heads, bias=False)
