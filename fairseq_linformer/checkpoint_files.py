@@ -164,8 +164,11 @@ def read_whole(path: Path, mmap: bool = True) -> Any:
         _check_sums(path)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap and is_zip)
-    except RuntimeError as error:  # torch's reader of zip archives is stricter than zipfile
-        raise DamagedCheckpointError(f"{path} is not a complete checkpoint: {str(error).splitlines()[0]}") from error
+    except (pickle.UnpicklingError, OSError):
+        raise
+    except Exception as error:  # the type depends on what is damaged; torch's reader is stricter than zipfile
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise DamagedCheckpointError(f"{path} is not a complete checkpoint: {reason}") from error
     if isinstance(content, dict):
         for name in ("cfg", "args"):
             check_plain(content.get(name), str(path))
