@@ -164,7 +164,7 @@ def read_whole(path: Path, mmap: bool = True) -> Any:
         _check_sums(path)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap and is_zip)
-    except (pickle.UnpicklingError, OSError):
+    except (pickle.UnpicklingError, OSError, MemoryError):
         raise
     except Exception as error:  # the type depends on what is damaged; torch's reader is stricter than zipfile
         reason = str(error).partition("\n")[0] or type(error).__name__

@@ -7,7 +7,7 @@ from typing import cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from .base import Attention
 
@@ -101,3 +101,13 @@ def attend_in_blocks(
     heads = attention.attend(attention.split_heads(blocks), keys, values, attn_mask.flatten(0, 1))
     positions = heads.transpose(1, 2).flatten(0, 1).unflatten(0, (queries.size(0), -1))  # (B, N b, h, d_h)
     return narrow_prefix(positions, queries.size(1), dim=1).transpose(1, 2)
+
+
+def convolution_per_head(heads: int, width: int) -> nn.Conv2d | None:
+    """Build a depthwise convolution along the sequence, one kernel per head: (B, h, n, d_h) -> (B, h, n, d_h).
+
+    Heads are the channels of an image of n by d_h. Returns None for a width of 0.
+    """
+    if width == 0:
+        return None
+    return nn.Conv2d(heads, heads, (width, 1), padding=(width // 2, 0), groups=heads, bias=False)

@@ -6,7 +6,7 @@ On a GPU, and while PyTorch compiles, PyTorch's own kernels are used.
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 LEVELS = 2**16  # probabilities are multiples of 1 / LEVELS: 0.1 is 6554 / 65536
 
@@ -16,6 +16,13 @@ def dropout(x: Tensor, p: float, training: bool) -> Tensor:
     if not training or p == 0 or not runs_eagerly_on_cpu(x):
         return F.dropout(x, p, training)
     return x.masked_fill(~draw_mask(x.shape, p), 0.0) * scale(p)
+
+
+class Dropout(nn.Dropout):
+    """``nn.Dropout`` by means of ``dropout``."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return dropout(x, self.p, self.training)
 
 
 def runs_eagerly_on_cpu(x: Tensor) -> bool:

@@ -34,7 +34,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .base import Attention, register_attention
-from .blocks import attend_in_blocks, block_size, half_window, with_margins
+from .blocks import attend_in_blocks, block_size, convolution_per_head, half_window, with_margins
 from .options import AttentionConfig, Options, check_width, option
 from .positions import add_alibi, check_unrotated_dims
 
@@ -151,13 +151,3 @@ class LongShortAttention(Attention):
         local = with_margins(positions, window, half_window(window))
         keys = torch.cat([summaries.unsqueeze(1).expand(-1, local.size(1), -1, -1), local], dim=2)  # (B, s, m, d)
         return self.split_heads(keys.flatten(0, 1))
-
-
-def convolution_per_head(heads: int, width: int) -> nn.Conv2d | None:
-    """Build a depthwise convolution along the sequence, one kernel per head: (B, h, n, d_h) -> (B, h, n, d_h).
-
-    Heads are the channels of an image of n by d_h. Returns None for a width of 0.
-    """
-    if width == 0:
-        return None
-    return nn.Conv2d(heads, heads, (width, 1), padding=(width // 2, 0), groups=heads, bias=False)

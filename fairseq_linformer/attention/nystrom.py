@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..errors import check
 from .base import Attention, register_attention
-from .long_short import convolution_per_head
+from .blocks import convolution_per_head
 from .options import AttentionConfig, Options, check_width, option
 
 

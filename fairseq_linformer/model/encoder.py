@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..attention.base import Attention, get_attention
-from ..attention.dropout import dropout
+from ..attention.dropout import Dropout
 from ..errors import UserError
 from .architecture import Architecture
 from .parts import ACTIVATIONS, LocalConvolution
@@ -24,13 +24,6 @@ Positions = Tensor | tuple[slice, int]
 def build_norm(config: Any) -> nn.LayerNorm:
     """Build a layer norm of an ``Architecture``, (..., d) -> (..., d)."""
     return nn.LayerNorm(config.encoder_embed_dim, config.layer_norm_eps, bias=config.norm_bias)
-
-
-class Dropout(nn.Dropout):
-    """``nn.Dropout`` by means of ``dropout``, which is fast on the CPU too."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return dropout(x, self.p, self.training) if self.training and self.p > 0 else x
 
 
 class EncoderLayer(nn.Module):

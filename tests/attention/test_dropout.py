@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from fairseq_linformer.attention.dropout import dropout
-from fairseq_linformer.model.encoder import Dropout
+from fairseq_linformer.attention.dropout import Dropout, dropout
 
 
 @pytest.mark.parametrize("p", [0.001, 0.1, 0.9])
