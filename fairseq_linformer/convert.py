@@ -7,7 +7,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -39,10 +39,11 @@ from .data.subword_models import VOCABULARY_FILES
 from .digests import digest_file, digest_folder
 from .errors import UserError, check
 from .files import staged_folder
-from .model.architecture import MECHANISM_OPTIONS, PROJECTION_OPTIONS
+from .model.architecture import MECHANISM_OPTIONS
 from .model.config import ResolvedConfig
 from .model.encoder import EncoderLayer, SentenceEncoder
 from .model.hub import architecture_options
+from .model.options import PROJECTION_OPTIONS
 from .model.parts import LocalConvolution
 from .model.roberta import LinformerRobertaModel
 from .sentence_modules import is_of_transformers, lengthened
@@ -137,9 +138,7 @@ def convert(
         check("--positions", positions, positions == "tile" or longer, "tile, unless learned positions are added")
         new, report = _build(old, options, dictionary, positions)
         report.left_out.extend(heads)
-        errors = None
-        if fit_on is not None:
-            errors = _fit(old, new, positions, fit_on, vocabulary)
+        errors = None if fit_on is None else _fit(old, new, positions, fit_on, vocabulary)
         if is_of_transformers(source):
             origin = Origin(source=name or source.absolute().name, sha256=digest_folder(source))
         else:
@@ -434,12 +433,8 @@ def _attention_errors(teacher: SentenceEncoder, student: SentenceEncoder, tokens
 def attention_of(encoder: SentenceEncoder) -> Iterator[list[tuple[tuple[Any, ...], Tensor]]]:
     """Yield a list; calls of the encoder append inputs and output, (B, n, d), of each layer's attention."""
     calls: list[tuple[tuple[Any, ...], Tensor]] = []
-    attentions = [module for module in encoder.modules() if isinstance(module, Attention)]
-    hooks = [
-        attention.register_forward_hook(lambda _, inputs, out: calls.append((inputs, out))) for attention in attentions
-    ]
-    try:
+    with ExitStack() as hooks:
+        for module in encoder.modules():
+            if isinstance(module, Attention):
+                hooks.enter_context(module.register_forward_hook(lambda _, inputs, out: calls.append((inputs, out))))
         yield calls
-    finally:
-        for hook in hooks:
-            hook.remove()

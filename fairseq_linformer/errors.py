@@ -1,8 +1,6 @@
 """Errors caused by user input, and helpers for their messages."""
 
-import contextlib
-import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 MOST_NAMED = 10  # items of a list in a message
@@ -20,22 +18,6 @@ def check(name: str, value: object, holds: bool, allowed: str) -> None:
     if not holds:
         typed = " ".join(str(value).split())  # so that the message is one line
         raise UserError(f"{name}={typed} is not allowed: it must be {allowed}")
-
-
-@contextlib.contextmanager
-def naming(path: str, name: str) -> Iterator[None]:
-    """Replace the path of a temporary file or folder by a name in error messages."""
-    try:
-        yield
-    except (UserError, OSError) as error:
-        if path not in str(error):
-            raise
-        raise type(error)(str(error).replace(f"{path}{os.sep}", f"{name}: ").replace(path, name)) from error
-
-
-def one_line(text: object) -> str:
-    """Return user input, such as a path, with its line breaks replaced by spaces."""
-    return " ".join(str(text).splitlines())
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from .errors import UserError, one_line
+from .errors import UserError
 
 _PARENT = Path(__file__).resolve().parents[1]
 _INSTALLED = _PARENT / "fairseq_linformer_configs"  # by a wheel: setup.py
@@ -96,11 +96,6 @@ def check_data_path(path: Path) -> None:
         raise UserError(f"{one_line(path)}: a data folder with a colon is not allowed: fairseq splits the path at it")
 
 
-def is_in(folder: Path, file: Path) -> bool:
-    """Return True if a file is directly in a folder, after links of the folder are resolved."""
-    return file.absolute().parent.resolve() == folder.resolve()
-
-
 def lock(stream: IO[str], busy: str, inherited: bool = False) -> None:
     """Lock a file for as long as this process keeps it open. Do nothing on a file system without locks.
 
@@ -141,3 +136,19 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UserError(f"{path}: it must contain an object")
     return content
+
+
+@contextlib.contextmanager
+def naming(path: str, name: str) -> Iterator[None]:
+    """Replace the path of a temporary file or folder by a name in error messages."""
+    try:
+        yield
+    except (UserError, OSError) as error:
+        if path not in str(error):
+            raise
+        raise type(error)(str(error).replace(f"{path}{os.sep}", f"{name}: ").replace(path, name)) from error
+
+
+def one_line(text: object) -> str:
+    """Return user input, such as a path, with its line breaks replaced by spaces."""
+    return " ".join(str(text).splitlines())

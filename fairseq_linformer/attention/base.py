@@ -17,15 +17,7 @@ from ..errors import UserError
 from .chunked import attend_on_cpu
 from .options import AttentionConfig, Options
 from .positions import bias_in_precision, rotary_dimensions, rotate
-
-
-def is_unmodified_linear(linear: nn.Module) -> bool:
-    """Return True for an unmodified ``nn.Linear``, whose weight and bias may be read; any other must be called.
-
-    An adapter (LoRA) may wrap it, it may be quantized, or a hook may load its weight, as those of accelerate do.
-    """
-    hooked = linear._forward_pre_hooks or linear._forward_hooks or "forward" in vars(linear)
-    return type(linear) is nn.Linear and not hooked
+from .value_residual import map_and_mix
 
 
 class Attention(nn.Module, ABC):
@@ -80,12 +72,6 @@ class Attention(nn.Module, ABC):
     def reset_buffers(self) -> None:
         """Draw the buffers, which transformers builds in uninitialised memory."""
 
-    def upgrade_state_dict_named(self, state: dict[str, Tensor], name: str) -> None:
-        """Add, in place, the parameters that the checkpoint of another mechanism lacks.
-
-        fairseq calls it before loading, with the whole checkpoint and this module's name in it.
-        """
-
     def __init__(self, config: AttentionConfig, options: Any, layer: int, **before_out_proj: nn.Module):
         """Build the linear maps of a layer, numbered from 0, of a mechanism with these (validated) options.
 
@@ -114,10 +100,7 @@ class Attention(nn.Module, ABC):
         return nn.Linear(config.encoder_embed_dim, config.encoder_embed_dim, bias=config.attention_bias)
 
     def add_value_residual(self) -> None:
-        """Let ``values`` mix the first layer's values into those of this layer.
-
-        Value residuals are ResFormer's with learned weights (Zhou et al. 2024, arXiv 2410.17897).
-        """
+        """Let ``values`` mix the first layer's values into those of this layer (``value_residual.py``)."""
         self.value_mix = nn.Parameter(torch.empty(2))
         self.reset_parameters()
 
@@ -127,23 +110,10 @@ class Attention(nn.Module, ABC):
             nn.init.constant_(self.value_mix, 0.5)
 
     def values(self, x: Tensor, first_values: Tensor | None) -> Tensor:
-        """Return V = X W_v + b, or with a value residual u V + w V_1: (B, n, d) -> (B, n, d).
-
-        V_1 (B, n, d) are the values of the first layer, (u, w) is ``value_mix``. A value residual costs B n d, and in
-        projected attention also F V_1. W_v and b are multiplied by u, so that the backward pass does not need V.
-        """
-        if self.value_mix is None or first_values is None or not is_unmodified_linear(self.v_proj):
-            return self.with_first_values(self.v_proj(x), first_values)
-        weight, first_weight = self.value_mix
-        bias = None if self.v_proj.bias is None else weight * self.v_proj.bias
-        return F.linear(x, weight * self.v_proj.weight, bias) + first_weight * first_values
-
-    def with_first_values(self, values: Tensor, first_values: Tensor | None) -> Tensor:
-        """Mix values of any shape with those of the first layer; without a value residual return them unchanged."""
+        """Return V = X W_v + b, mixed with V_1 in a layer with a value residual: (B, n, d) -> (B, n, d)."""
         if self.value_mix is None or first_values is None:
-            return values
-        weight, first_weight = self.value_mix
-        return weight * values + first_weight * first_values
+            return self.v_proj(x)
+        return map_and_mix(self.v_proj, x, first_values, self.value_mix)
 
     def project(self, x: Tensor, first_values: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries and keys, rotated where positions are rotary, and values: (B, n, d) -> three (B, n, d)."""
@@ -167,15 +137,6 @@ class Attention(nn.Module, ABC):
     def join_heads(self, heads: Tensor) -> Tensor:
         """Join the heads and apply the last map: (B, h, n, d_h) -> (B, n, d)."""
         return self.out_proj(heads.transpose(1, 2).flatten(2))
-
-    def per_head_params(self, linear: nn.Linear) -> tuple[Tensor, Tensor]:
-        """Return the weight, (h, d_h, d), and the bias, (h, 1, d_h), of each head of an unmodified linear map.
-
-        A map without a bias has a bias of zeros.
-        """
-        weight = linear.weight.unflatten(0, (self.num_heads, self.head_dim))
-        bias = weight.new_zeros(self.embed_dim) if linear.bias is None else linear.bias
-        return weight, bias.view(self.num_heads, 1, self.head_dim)
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, attn_mask: Tensor | None = None) -> Tensor:
         """Return softmax(Q K^T / sqrt(d_h)) V, with dropout on the weights in training.

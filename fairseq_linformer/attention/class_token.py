@@ -11,7 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .base import Attention, is_unmodified_linear
+from .base import Attention
+from .linear_maps import is_unmodified_linear, per_head_params
+from .value_residual import mix_values
 
 
 def attend_from_first(
@@ -23,7 +25,7 @@ def attend_from_first(
     """
     queries = attention.split_heads(attention.zero_rotary_dims(attention.q_proj(x[:, :1]))) * attention.head_dim**-0.5
     if is_unmodified_linear(attention.k_proj):
-        weight, _ = attention.per_head_params(attention.k_proj)
+        weight, _ = per_head_params(attention.k_proj, attention.num_heads)
         scores = (queries @ weight).squeeze(2) @ x.transpose(1, 2)  # (B, h, d) (B, d, n)
     else:
         scores = (queries @ attention.split_heads(attention.k_proj(x)).transpose(2, 3)).squeeze(2)
@@ -31,11 +33,12 @@ def attend_from_first(
         scores = scores.masked_fill(padding_mask.unsqueeze(1), torch.finfo(scores.dtype).min)
     weights = F.dropout(scores.softmax(-1), attention.dropout, attention.training)  # P, (B, h, n)
     if is_unmodified_linear(attention.v_proj):
-        weight, bias = attention.per_head_params(attention.v_proj)
+        weight, bias = per_head_params(attention.v_proj, attention.num_heads)
         values = (weights @ x).unsqueeze(2) @ weight.transpose(1, 2)  # (B, h, 1, d) (h, d, d_h)
         values = values + weights.sum(-1)[..., None, None] * bias
     else:
         values = weights.unsqueeze(2) @ attention.split_heads(attention.v_proj(x))
     if first_values is None:
         return values
-    return attention.with_first_values(values, weights.unsqueeze(2) @ attention.split_heads(first_values))
+    first = weights.unsqueeze(2) @ attention.split_heads(first_values)
+    return mix_values(values, first, attention.value_mix)

@@ -19,18 +19,19 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import check
-from .base import Attention, is_unmodified_linear, register_attention
+from .base import Attention, register_attention
 from .blocks import attend_in_blocks, block_size, half_window
 from .class_token import attend_from_first
+from .linear_maps import map_per_head, map_without_bias
 from .local import LocalContext
 from .options import AttentionConfig, Options, option
 from .pooling import AttentionPooling, ConvProjection, MaxPooling, MeanPooling, SplitPooling, WindowProjection
 from .positions import add_alibi, check_unrotated_dims
 from .projection import LinearProjection, Projection, RandomProjection
+from .value_residual import mix_values
 
 PROJECTIONS: dict[str, type[Projection]] = {
     "linear": LinearProjection,
@@ -102,29 +103,21 @@ class ProjectedAttention(Attention):
         if first_values is not None:
             first = self.split_heads(self.zero_padding(first_values, padding_mask))
             projected = self.value_projection.project_values(first, real, padding_mask)
-            values = self.with_first_values(values, projected)
+            values = mix_values(values, projected, self.value_mix)
         return keys, values
 
     def _embed_then_project(
         self, x: Tensor, padding_mask: Tensor | None, projection: Projection, linear: nn.Linear
     ) -> Tensor:
         """Compute E (X W^T) + b: (B, n, d) -> (B, h, k, d_h)."""
-        if is_unmodified_linear(linear):
-            embedded, bias = F.linear(x, linear.weight), self.per_head_params(linear)[1]
-        else:
-            bias = linear(torch.zeros_like(x[:, :1]))  # of each sequence: adapters may differ between sequences
-            embedded, bias = linear(x) - bias, self.split_heads(bias)
-        return projection(self.split_heads(embedded), padding_mask) + bias
+        embedded, bias = map_without_bias(linear, x)
+        return projection(self.split_heads(embedded), padding_mask) + self.split_heads(bias)
 
     def _embed_rows(self, projected: Tensor, linear: nn.Linear) -> Tensor:
-        """Apply W: (B, m, d), or (B, h, m, d) with one E per head, to (B, h, m, d_h); each head has a slice of W."""
+        """Apply W: (B, m, d), or (B, h, m, d) with one E per head, to (B, h, m, d_h)."""
         if projected.dim() == 3:
             return self.split_heads(linear(projected))
-        if not is_unmodified_linear(linear):
-            heads = linear(projected).unflatten(-1, (self.num_heads, self.head_dim))  # (B, h, m, h, d_h)
-            return heads.diagonal(dim1=1, dim2=3).movedim(-1, 1)
-        weight, bias = self.per_head_params(linear)
-        return projected @ weight.transpose(1, 2) + bias
+        return map_per_head(linear, projected)
 
 
 def embedding_first(key_projection: Projection, value_projection: Projection, length: int, d: int) -> bool:

@@ -23,6 +23,7 @@ from .base import Attention, register_attention
 from .blocks import attend_in_blocks, block_size, narrow_prefix, sym_min, with_margins
 from .options import AttentionConfig, Options, option
 from .positions import add_alibi
+from .value_residual import mix_values
 
 
 def check_sliding_window(name: str, window: int) -> None:
@@ -84,6 +85,7 @@ class LongformerAttention(Attention):
                     parameters[copy].copy_(parameters[original])
 
     def upgrade_state_dict_named(self, state: dict[str, Tensor], name: str) -> None:
+        """Copy the local maps where a checkpoint lacks global ones."""
         if self.global_tokens and not any(f"{name}.{copy}" in state for copy in self.GLOBAL):
             copies = {copy: state.get(f"{name}.{original}") for copy, original in self.GLOBAL.items()}
             state.update({f"{name}.{copy}": value.clone() for copy, value in copies.items() if value is not None})
@@ -107,7 +109,7 @@ class LongformerAttention(Attention):
     def _attend_globally(self, x: Tensor, real: Tensor, first_values: Tensor | None) -> Tensor:
         """Compute full attention for the global tokens: (B, n, d) -> (B, g, d)."""
         queries = self.split_heads(self.rotated(self.q_proj_global(self._first(x))))
-        values = self.with_first_values(self.v_proj_global(x), first_values)
+        values = mix_values(self.v_proj_global(x), first_values, self.value_mix)
         keys = self.split_heads(self.rotated(self.k_proj_global(x)))
         attn_mask = real[:, None, None, :]
         if self.alibi:

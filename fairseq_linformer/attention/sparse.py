@@ -103,7 +103,7 @@ class SparseAttention(Attention):
             self.sub_blocks.copy_(torch.arange(self.num_heads) % (self.stride // self.expressivity))
 
     def upgrade_state_dict_named(self, state: dict[str, Tensor], name: str) -> None:
-        # The checkpoint of another attention has no sub-blocks: all heads then attend to the last sub-block.
+        """Add sub-blocks to the checkpoint of another attention: all heads then attend to the last one."""
         if not self.strided and f"{name}.q_proj.weight" in state:
             state.setdefault(f"{name}.sub_blocks", torch.zeros_like(self.sub_blocks))
 

@@ -27,7 +27,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError, check, naming
+from ..errors import UserError, check
+from ..files import naming
 from .arguments import Parser
 from .program import quieten_transformers
 

@@ -19,10 +19,8 @@ def add_arguments(parser: Parser) -> None:
     add("--train", metavar="FILE", nargs="+", type=Path, required=True, help="text to train on")
     add("--valid", metavar="FILE", nargs="+", type=Path, required=True, help="text to validate on")
     parser.add_shared("--out")
-    helptext = (
-        "vocabulary to use: a .model file of sentencepiece, with the dict.txt in its folder if any; a folder with "
-    )
-    helptext += "GPT-2's encoder.json and vocab.bpe; a prepared folder; or a run (default: train a vocabulary)"
+    helptext = "vocabulary to use: a .model file of sentencepiece, with the dict.txt in its folder if any; a folder "
+    helptext += "with GPT-2's encoder.json and vocab.bpe; a prepared folder; or a run (default: train a vocabulary)"
     parser.add_shared("--tokenizer", required=False, help=helptext)
     positive = number(int, minimum=1)
     add("--vocab-size", metavar="N", type=positive, help="pieces to train, 256 of them bytes (default: 8000)")

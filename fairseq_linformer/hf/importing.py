@@ -19,9 +19,10 @@ from ..data.dictionaries import DICTIONARY_FILE
 from ..data.subword_models import ENCODER_FILE, MERGES_FILE, TOKENIZER_FILE, VOCABULARY_FILES, JsonTokenizer
 from ..errors import UserError, check
 from ..files import read_json, staged_folder
-from ..model.architecture import PER_LAYER, check_removed
+from ..model.architecture import PER_LAYER
 from ..model.config import OPTIONS
 from ..model.roberta import LinformerRobertaModel
+from ..model.validation import check_removed
 from ..sentence_modules import encoder_folder, leaves_folder, read_sentence_modules
 from ..training.untrained import masked_lm_dictionary, save_untrained, untrained_model
 from . import LinformerRobertaConfig

@@ -27,7 +27,7 @@ from ..attention import Attention
 from ..attention.linformer import PROJECTIONS
 from ..attention.projection import Projection
 from ..errors import check
-from ..model.architecture import Architecture, check_removed, per_layer_lists, projection_defaults, validate
+from ..model.architecture import Architecture, per_layer_lists, projection_defaults
 from ..model.encoder import (
     Encoder,
     EncoderLayer,
@@ -39,6 +39,7 @@ from ..model.encoder import (
     select_positions,
 )
 from ..model.parts import ACTIVATIONS, ClassificationHead, mean_over_text
+from ..model.validation import check_removed, validate
 from .configuration_linformer_roberta import LinformerRobertaConfig
 
 FIRST: Positions = (slice(None), 0)  # <s>

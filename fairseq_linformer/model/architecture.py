@@ -1,36 +1,15 @@
-"""Architectures: sizes, defaults of options that a user does not set, and validation.
+"""Architectures: sizes, and defaults of options that a user does not set. This module does not import fairseq."""
 
-Mechanisms validate their own options, ``config.py`` those that only fairseq's model has. This module does not import
-fairseq.
-"""
-
-import math
-import re
 from collections.abc import Mapping
 from dataclasses import Field, fields
 from typing import Any, Protocol
 
-from ..attention.base import ATTENTIONS, get_attention
+from ..attention.base import ATTENTIONS
 from ..attention.linformer import PROJECTIONS
-from ..attention.options import AttentionConfig, check_width, spread_over_layers
-from ..attention.pooling import WindowProjection
-from ..attention.positions import POSITIONS, check_rotary_dims
-from ..attention.projection import LinearProjection
-from ..errors import check
+from ..attention.options import AttentionConfig, spread_over_layers
 
-# The options of single mechanisms, and those of E and F.
+# The options of single mechanisms.
 MECHANISM_OPTIONS: dict[str, Field] = {opt.name: opt for cls in ATTENTIONS.values() for opt in fields(cls.Options)}
-PROJECTION_OPTIONS = (
-    "projection",
-    "projection_init",
-    "projection_multiplier",
-    "projected_length",
-    "adaptive_length",
-    "sharing",
-    "freeze_projection",
-)
-
-REMOVED_OPTION = "linformer_fetch"  # of earlier versions; a checkpoint in which it is 0 in all layers can be loaded
 POOLINGS = ("cls", "mean")  # input of a classification head: the features of <s>, or their mean over the text
 
 # The options that may differ per layer; numbers between FIRST and LAST are rounded to a multiple of the value.
@@ -102,81 +81,3 @@ def per_layer_lists(options: Mapping[str, Any]) -> dict[str, list[int]]:
         for name, multiple in PER_LAYER.items()
         if options.get(name) is not None
     }
-
-
-def validate(config: Architecture) -> None:
-    """Check every option of an architecture.
-
-    Raises:
-        UserError: an option is invalid; the message names it, its value and the allowed values.
-    """
-    for name in ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads"):
-        check(name, getattr(config, name), getattr(config, name) >= 1, "at least 1")
-    heads, embed_dim = config.encoder_attention_heads, config.encoder_embed_dim
-    check("encoder_attention_heads", heads, embed_dim % heads == 0, f"a divisor of encoder_embed_dim={embed_dim}")
-    check("max_positions", config.max_positions, config.max_positions >= 1, "at least 1")
-    _validate_attention(config)
-    if get_attention(config.attention).uses_projection(config):
-        _validate_projection(config)
-    layers, allowed = config.encoder_layers, "false with encoder_layers=1: the first layer has none before it"
-    check("value_residual", config.value_residual, layers > 1 or not config.value_residual, allowed)
-    first_norm, pre_norm = config.first_attention_norm, config.encoder_normalize_before
-    check("first_attention_norm", first_norm, first_norm or pre_norm, "true with encoder_normalize_before=false")
-    check_width("local_conv", config.local_conv)
-    check("classifier_pooling", config.classifier_pooling, config.classifier_pooling in POOLINGS, " or ".join(POOLINGS))
-    check("layer_norm_eps", config.layer_norm_eps, config.layer_norm_eps > 0, "above 0")
-    for name in ("dropout", "attention_dropout", "activation_dropout", "pooler_dropout"):
-        check_probability(name, getattr(config, name))
-
-
-def check_removed(options: Mapping[str, Any]) -> None:
-    """Reject the options of an earlier version's checkpoint if its model can no longer be built."""
-    if REMOVED_OPTION in options:
-        value = options[REMOVED_OPTION]  # None, a number, a list or text (8,0 or 0..8)
-        unused = not re.search("[1-9]", str(value))
-        check(REMOVED_OPTION, value, unused, "0, because this option was removed (see docs/experiments/README.md)")
-
-
-def check_probability(name: str, value: float) -> None:
-    """Reject a dropout probability outside [0, 1)."""
-    check(name, value, 0.0 <= value < 1.0, "at least 0 and below 1")
-
-
-def _validate_attention(config: Architecture) -> None:
-    mechanism = get_attention(config.attention)
-    names = {option.name for option in fields(mechanism.Options)}
-    for name in MECHANISM_OPTIONS:
-        value = getattr(config, name, None)
-        check(name, value, name in names or value is None, f"left out with attention={config.attention}")
-    check("positions", config.positions, config.positions in POSITIONS, f"one of {', '.join(POSITIONS)}")
-    able = sorted(name for name, cls in ATTENTIONS.items() if cls.RELATIVE_POSITIONS)
-    allowed = f"learned with attention={config.attention}; others have {', '.join(able)}"
-    check("positions", config.positions, config.positions == "learned" or config.attention in able, allowed)
-    base, share = config.rotary_base, config.rotary_share
-    check("rotary_base", base, 1 < base < math.inf, "a number above 1")
-    check("rotary_share", share, 0 < share <= 1, "above 0 and at most 1")
-    if config.positions == "rotary":
-        check_rotary_dims(config)
-    mechanism.Options.read(config).validate(config)
-    rate = config.attention_dropout
-    allowed = f"0 with attention={config.attention}, which has no attention weights"
-    check("attention_dropout", rate, mechanism.HAS_WEIGHTS or rate == 0, allowed)
-
-
-def _validate_projection(config: Architecture) -> None:
-    cls, n, context = PROJECTIONS[config.projection], config.max_positions, f"with projection={config.projection}"
-    for k in config.projected_length:
-        check("projected_length", k, 1 <= k <= n, f"from 1 to max_positions={n}")
-        divides = not issubclass(cls, WindowProjection) or n % k == 0
-        check("projected_length", k, divides, f"a divisor of max_positions={n} {context}")
-    check("sharing", config.sharing, config.sharing in cls.SHARINGS, f"one of {', '.join(cls.SHARINGS)} {context}")
-    uniform = config.sharing != "layerwise" or len(set(config.projected_length)) == 1
-    check("projected_length", config.projected_length, uniform, "one number with sharing=layerwise")
-    choices = cls.INITIALISATIONS or (None,)
-    allowed = f"one of {', '.join(cls.INITIALISATIONS)}" if cls.INITIALISATIONS else "left out"
-    check("projection_init", config.projection_init, config.projection_init in choices, f"{allowed} {context}")
-    scale = config.projection_multiplier
-    check("projection_multiplier", scale, scale is None or cls is LinearProjection, f"left out {context}")
-    check("projection_multiplier", scale, scale is None or 0 < scale < math.inf, "a number above 0")
-    freezes = cls.TRAINABLE or not config.freeze_projection
-    check("freeze_projection", True, freezes, f"false {context}, where nothing is trained")

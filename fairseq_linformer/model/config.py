@@ -17,18 +17,10 @@ from ..attention.base import ATTENTIONS
 from ..attention.kernels import flex
 from ..attention.options import PerLayer
 from ..errors import UserError, check
-from .architecture import (
-    REMOVED_OPTION,
-    Architecture,
-    architecture_defaults,
-    check_probability,
-    check_removed,
-    per_layer_lists,
-    projection_defaults,
-    validate,
-)
+from .architecture import Architecture, architecture_defaults, per_layer_lists, projection_defaults
 from .compat import ExampleFlags, layers_to_keep, translate_flags
 from .options import AttentionOptions, RobertaOptions
+from .validation import REMOVED_OPTION, check_probability, check_removed, validate
 
 Config = TypeVar("Config", bound=type)
 

@@ -109,9 +109,7 @@ class Encoder(nn.Module):
         self.longest, self.value_residual = config.max_positions, config.value_residual
         self.padding_idx = cast(int, embed_tokens.padding_idx)
         self.embed_tokens, self.embed_positions = embed_tokens, embed_positions
-        self.layernorm_embedding = None
-        if config.layernorm_embedding:
-            self.layernorm_embedding = build_norm(config)
+        self.layernorm_embedding = build_norm(config) if config.layernorm_embedding else None
         self.dropout = Dropout(config.dropout)
         attentions = get_attention(config.attention).build_layers(config)
         if config.value_residual:
@@ -120,9 +118,7 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(self.layer_class(config, attention) for attention in attentions)
         if not config.first_attention_norm:
             self.layers[0].self_attn_layer_norm = nn.Identity()
-        self.layer_norm = None
-        if config.encoder_normalize_before:
-            self.layer_norm = build_norm(config)
+        self.layer_norm = build_norm(config) if config.encoder_normalize_before else None
 
     def embed(self, tokens: Tensor, padding_mask: Tensor | None, first_positions: Tensor | None = None) -> Tensor:
         """Return the input of the first layer, (B, n, d), from embeddings of tokens, (B, n, d).

@@ -26,6 +26,17 @@ POSITION_CHOICES = ChoiceEnum(list(POSITIONS))
 ACTIVATION_CHOICES = ChoiceEnum(list(ACTIVATIONS))
 POOLING_CHOICES = ChoiceEnum(list(POOLINGS))
 
+# The options of E and F.
+PROJECTION_OPTIONS = (
+    "projection",
+    "projection_init",
+    "projection_multiplier",
+    "projected_length",
+    "adaptive_length",
+    "sharing",
+    "freeze_projection",
+)
+
 
 @dataclass
 class AttentionOptions(FairseqDataclass):

@@ -13,13 +13,13 @@ from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from ..attention.base import Attention
-from ..attention.kernels.flex import RECOMPILE_LIMIT, use_flex
+from ..attention.kernels.flex import use_flex
 from .architecture import ARCHITECTURES, fill_in
 from .classification import ClassifierRoberta
 from .config import LinformerRobertaConfig, ResolvedConfig, resolve_config
 from .encoder import SentenceEncoder, build_norm
+from .execution import compile_layers, recompute
 from .lm_head import linear_cross_entropy
-from .recomputation import recompute
 
 # Values of fairseq's param_group, for optimizers: matrices of linear maps in the layers, and token embeddings.
 IN_LAYERS, EMBEDDINGS = "in layers", "embeddings"
@@ -36,13 +36,7 @@ class LinformerRobertaEncoder(RobertaEncoder):
         if args.checkpoint_activations:
             encoder.recompute = partial(recompute, offload=args.offload_activations)
         if args.compile_layers:
-            import torch._dynamo
-
-            # The first length has a graph with static shapes, which is fastest; all other lengths share one with
-            # dynamic shapes. Padding, evaluation, and layers with different options add graphs.
-            torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
-            for layer in encoder.layers:
-                layer.compile()
+            compile_layers(encoder.layers)
         if args.flex_attention:
             use_flex(encoder.layers)
         if args.encoder_layerdrop > 0:

@@ -26,7 +26,7 @@ from ..checkpoint import INHERITED, PATIENCE_KEY, Progress, check_same_vocabular
 from ..checkpoint_files import BEST, LAST
 from ..digests import digest_file
 from ..errors import UserError, check
-from ..files import LOCK_FILE, is_in, lock, write_whole
+from ..files import LOCK_FILE, lock, write_whole
 from .configuration import CONFIG_FILE, typed_command, typed_options
 from .fingerprint import RunFingerprint
 from .options import InitialCheckpoint, checkpoint_to_load, initial_checkpoint
@@ -90,16 +90,20 @@ class Run:
         lock(self._lock, f"{self.folder}: another process is training there")
         initial = initial_checkpoint(self.cfg.checkpoint)
         # A run also resumes if its initial checkpoint no longer exists, or is an earlier checkpoint of the run itself.
-        is_readable = initial is not None and initial.path.is_file() and not is_in(self.folder, initial.path)
+        is_readable = initial is not None and initial.path.is_file() and not self._holds(initial.path)
         self._compares_initial = initial is None or is_readable
         digest = digest_file(initial.path) if initial is not None and is_readable else None
         self.fingerprint = RunFingerprint.of_training(self.cfg, digest)
         mend_last_checkpoint(self.folder, not self.cfg.checkpoint.no_last_checkpoints, self.check_fingerprint)
 
+    def _holds(self, checkpoint: Path) -> bool:
+        """Return True for a file that is directly in the folder, after links are resolved."""
+        return checkpoint.absolute().parent.resolve() == self.folder.resolve()
+
     def _read_checkpoint(self, vocabulary: dict[str, str]) -> Progress | None:
         """Compare the checkpoint that fairseq will load with this training; return the progress if the run resumes."""
         options, checkpoint = self.cfg.checkpoint, checkpoint_to_load(self.cfg)
-        resumes = checkpoint is not None and is_in(self.folder, checkpoint)
+        resumes = checkpoint is not None and self._holds(checkpoint)
         if not resumes:
             self._check_unused()
         if checkpoint is None:

@@ -25,8 +25,8 @@ from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import best_fitting_int_dtype
 from tqdm import tqdm
 
-from ...errors import check, join_truncated, naming
-from ...files import check_data_path, staged_folder
+from ...errors import check, join_truncated
+from ...files import check_data_path, naming, staged_folder
 from ...processes import available_cores, end_with_parent
 from ..dictionaries import DICTIONARY_FILE, REPORT_FILE
 from ..indexed import indexed_writer

@@ -11,7 +11,8 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from ...errors import UserError, naming
+from ...errors import UserError
+from ...files import naming
 from ..task_record import Source, SourceFile, Task, letters_of
 from ..tasks import TASKS
 from .examples import Example

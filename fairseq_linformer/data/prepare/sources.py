@@ -12,7 +12,8 @@ from lzma import LZMAError
 from pathlib import Path
 from typing import IO, cast
 
-from ...errors import UserError, naming
+from ...errors import UserError
+from ...files import naming
 
 CACHE = "fairseq_linformer"  # name of the folder of downloads in the user's cache
 BLOCK = 1 << 20  # bytes that are read at once
