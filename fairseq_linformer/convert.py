@@ -40,10 +40,9 @@ from .digests import digest_file, digest_folder
 from .errors import UserError, check
 from .files import staged_folder
 from .model.architecture import MECHANISM_OPTIONS
-from .model.config import ResolvedConfig
 from .model.encoder import EncoderLayer, SentenceEncoder
 from .model.hub import architecture_options
-from .model.options import PROJECTION_OPTIONS
+from .model.options import PROJECTION_OPTIONS, ResolvedConfig
 from .model.parts import LocalConvolution
 from .model.roberta import LinformerRobertaModel
 from .sentence_modules import is_of_transformers, lengthened

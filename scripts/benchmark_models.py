@@ -26,7 +26,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fairseq_linformer.attention import ATTENTIONS, get_attention
 from fairseq_linformer.attention.kernels.flex import attach
-from fairseq_linformer.model.config import ResolvedConfig, resolve_config
+from fairseq_linformer.model.config import resolve_config
+from fairseq_linformer.model.options import ResolvedConfig
 from fairseq_linformer.model.roberta import LinformerRobertaModel
 
 PRESETS = Path(__file__).resolve().parents[1] / "configs/pretrain/preset"

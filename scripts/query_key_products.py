@@ -16,7 +16,7 @@ import torch
 
 from fairseq_linformer.attention import get_attention
 from fairseq_linformer.attention.linformer import PROJECTIONS
-from fairseq_linformer.model.config import ResolvedConfig
+from fairseq_linformer.model.options import ResolvedConfig
 
 
 def share_of_products(config: ResolvedConfig, length: int) -> float | None:

@@ -14,7 +14,7 @@ import yaml
 from fairseq_linformer.cli.arguments import Parser
 from fairseq_linformer.cli.program import program
 from fairseq_linformer.files import write_whole
-from fairseq_linformer.model.config import OPTIONS
+from fairseq_linformer.model.options import OPTIONS
 
 FILE = Path(__file__).resolve().parents[1] / "configs" / "model" / "options.yaml"
 HEADER = """\

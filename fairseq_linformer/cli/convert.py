@@ -27,7 +27,7 @@ from .arguments import EXTENSIONS, Parser, number
 from .program import quieten_transformers, resolve_model
 
 if TYPE_CHECKING:
-    from ..model.config import ResolvedConfig
+    from ..model.options import ResolvedConfig
 
 
 def add_arguments(parser: Parser) -> None:

@@ -34,7 +34,7 @@ from ..data.tasks import is_whole
 from ..digests import digest_file
 from ..errors import UserError, check
 from ..files import LOCK_FILE, check_data_path, lock, write_whole
-from ..model.config import ResolvedConfig
+from ..model.options import ResolvedConfig
 from ..model.roberta import LinformerRobertaModel
 from ..training.configuration import compose_configuration, flat
 from ..training.launch import FINE_TUNING, Training, job_device, override, recipe_name, side_by_side

@@ -11,8 +11,8 @@ from fairseq.utils import split_paths
 
 from ..checkpoint import read_task_state, updates_of_training
 from ..finetune.sweep import SCORES_FILE
-from ..model.config import ResolvedConfig
 from ..model.hub import architecture_options
+from ..model.options import ResolvedConfig
 
 FEATURES = "features"  # type of an encoder without a head
 TASKS = {None: "fill-mask", FEATURES: "feature-extraction", "token-label": "token-classification"}

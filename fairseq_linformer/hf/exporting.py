@@ -23,8 +23,7 @@ from ..data.tokenizer import Tokenizer
 from ..errors import check
 from ..files import staged_folder
 from ..finetune.prediction import record_of
-from ..model.config import ResolvedConfig
-from ..model.options import PROJECTION_OPTIONS
+from ..model.options import PROJECTION_OPTIONS, ResolvedConfig
 from ..model.roberta import LinformerRobertaModel as FairseqModel
 from ..sentence_modules import write_sentence_modules
 from . import MODELS, LinformerRobertaConfig

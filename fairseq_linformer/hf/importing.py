@@ -20,9 +20,9 @@ from ..data.subword_models import ENCODER_FILE, MERGES_FILE, TOKENIZER_FILE, VOC
 from ..errors import UserError, check
 from ..files import read_json, staged_folder
 from ..model.architecture import PER_LAYER
-from ..model.config import OPTIONS
+from ..model.options import OPTIONS
+from ..model.resolution import check_removed
 from ..model.roberta import LinformerRobertaModel
-from ..model.validation import check_removed
 from ..sentence_modules import encoder_folder, leaves_folder, read_sentence_modules
 from ..training.untrained import masked_lm_dictionary, save_untrained, untrained_model
 from . import LinformerRobertaConfig

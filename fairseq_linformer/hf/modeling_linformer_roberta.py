@@ -27,7 +27,7 @@ from ..attention import Attention
 from ..attention.linformer import PROJECTIONS
 from ..attention.projection import Projection
 from ..errors import check
-from ..model.architecture import Architecture, per_layer_lists, projection_defaults
+from ..model.architecture import Architecture
 from ..model.encoder import (
     Encoder,
     EncoderLayer,
@@ -39,7 +39,7 @@ from ..model.encoder import (
     select_positions,
 )
 from ..model.parts import ACTIVATIONS, ClassificationHead, mean_over_text
-from ..model.validation import check_removed, validate
+from ..model.resolution import check_removed, complete_options, validate
 from .configuration_linformer_roberta import LinformerRobertaConfig
 
 FIRST: Positions = (slice(None), 0)  # <s>
@@ -58,9 +58,7 @@ def resolve(config: LinformerRobertaConfig) -> Architecture:
     choices = {"projection": list(PROJECTIONS), "activation_fn": activations, "pooler_activation_fn": activations}
     for name, allowed_values in choices.items():
         check(name, options[name], options[name] in allowed_values, f"one of {', '.join(allowed_values)}")
-    options |= projection_defaults(options)
-    options |= per_layer_lists(options)
-    architecture = cast(Architecture, SimpleNamespace(**options))
+    architecture = cast(Architecture, SimpleNamespace(**complete_options(options)))
     validate(architecture)
     return architecture
 

@@ -1,12 +1,10 @@
-"""Architectures: sizes, and defaults of options that a user does not set. This module does not import fairseq."""
+"""Architectures: their sizes, and the configuration that their layers read. This module does not import fairseq."""
 
-from collections.abc import Mapping
 from dataclasses import Field, fields
-from typing import Any, Protocol
+from typing import Protocol
 
 from ..attention.base import ATTENTIONS
-from ..attention.linformer import PROJECTIONS
-from ..attention.options import AttentionConfig, spread_over_layers
+from ..attention.options import AttentionConfig
 
 # The options of single mechanisms.
 MECHANISM_OPTIONS: dict[str, Field] = {opt.name: opt for cls in ATTENTIONS.values() for opt in fields(cls.Options)}
@@ -50,34 +48,3 @@ class Architecture(AttentionConfig, Protocol):
     dropout: float
     activation_dropout: float
     pooler_dropout: float
-
-
-def architecture_defaults(name: str) -> dict[str, int | bool]:
-    """Return the default sizes of an architecture; an unknown one has those of the base architecture."""
-    return {"layernorm_embedding": True, **ARCHITECTURES.get(name, ARCHITECTURES["linformer_roberta_base"])}
-
-
-def fill_in(architecture: str, args: Any) -> None:
-    """Set the sizes that are None in ``args``, a Namespace or a config, in place, as fairseq requires."""
-    for name, size in architecture_defaults(architecture).items():
-        if getattr(args, name, None) is None:
-            setattr(args, name, size)
-
-
-def projection_defaults(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of the projection; the defaults are those of fairseq's examples/linformer."""
-    projection, k = PROJECTIONS[options["projection"]], options["projected_length"]
-    return {
-        "projected_length": max(1, options["max_positions"] // 4) if k is None else k,
-        "sharing": options["sharing"] or projection.SHARINGS[0],
-        "projection_init": options["projection_init"] or next(iter(projection.INITIALISATIONS), None),
-    }
-
-
-def per_layer_lists(options: Mapping[str, Any]) -> dict[str, list[int]]:
-    """Return the values per layer of each option that may differ per layer and is not None."""
-    return {
-        name: spread_over_layers(name, options[name], options["encoder_layers"], multiple)
-        for name, multiple in PER_LAYER.items()
-        if options.get(name) is not None
-    }

@@ -1,70 +1,28 @@
-"""All options of the model in one flat dataclass: the flags of ``fairseq-train`` and the keys of ``model`` in Hydra.
-
-Options of single mechanisms are declared in ``attention/``, all others in ``options.py``. ``resolve_config`` adds
-defaults and validates.
-"""
-
-# No postponed annotations: fairseq and OmegaConf read the types of the fields at run time.
+"""The complete configuration of a model, from the options that a user gave (``options.py`` declares them)."""
 
 from argparse import Namespace
-from dataclasses import Field, dataclass, field, fields
-from typing import Any, Optional, TypeVar, cast
+from dataclasses import fields
+from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
-from ..attention.base import ATTENTIONS
 from ..attention.kernels import flex
-from ..attention.options import PerLayer
 from ..errors import UserError, check
-from .architecture import Architecture, architecture_defaults, per_layer_lists, projection_defaults
+from .architecture import Architecture
 from .compat import ExampleFlags, layers_to_keep, translate_flags
-from .options import AttentionOptions, RobertaOptions
-from .validation import REMOVED_OPTION, check_probability, check_removed, validate
-
-Config = TypeVar("Config", bound=type)
-
-
-def with_options_of_mechanisms(cls: Config) -> Config:
-    """Add the options of every mechanism, None by default, to a class that becomes a dataclass (a class decorator)."""
-    for mechanism in ATTENTIONS.values():
-        for declared in fields(mechanism.Options):
-            if declared.name in cls.__annotations__:  # inherited from another mechanism, which has added it
-                continue
-            cls.__annotations__[declared.name] = PerLayer if declared.metadata["per_layer"] else Optional[declared.type]
-            help = f"attention={mechanism.name}: {declared.metadata['help']} (default: {declared.default})"
-            setattr(cls, declared.name, field(default=None, metadata={**declared.metadata, "help": help}))
-    return cls
-
-
-@dataclass
-@with_options_of_mechanisms
-class LinformerRobertaConfig(RobertaOptions, ExampleFlags, AttentionOptions):
-    """Options of ``linformer_roberta``: attention, fairseq's example, RoBERTa, mechanisms.
-
-    ``configs/model/options.yaml`` lists them for Hydra; ``scripts/write_model_options.py`` writes it.
-    """
-
+from .options import OPTIONS, LinformerRobertaConfig, ResolvedConfig
+from .resolution import (
+    REMOVED_OPTION,
+    architecture_defaults,
+    check_probability,
+    check_removed,
+    complete_options,
+    validate,
+)
 
 EXAMPLE_FLAGS = [opt.name for opt in fields(ExampleFlags) if opt.name != "_name"]
-OPTIONS: dict[str, Field] = {opt.name: opt for opt in fields(LinformerRobertaConfig) if opt.name != "_name"}
 _TYPES = OmegaConf.structured(LinformerRobertaConfig)  # built once, because this is slower than resolving options
-
-
-@dataclass
-class ResolvedConfig(LinformerRobertaConfig):
-    """Complete options from which a model is built (made by ``resolve_config``).
-
-    The example's flags and ``encoder_layers_to_keep`` are None: they are merged into the other options.
-    """
-
-    projected_length: list[int] = field(default_factory=list)  # one per layer
-    max_positions: int = 0
-    encoder_layers: int = 0
-    encoder_embed_dim: int = 0
-    encoder_ffn_embed_dim: int = 0
-    encoder_attention_heads: int = 0
-    layernorm_embedding: bool = True
 
 
 def resolve_config(cfg: Namespace | DictConfig, task_length: int | None) -> ResolvedConfig:
@@ -86,8 +44,7 @@ def resolve_config(cfg: Namespace | DictConfig, task_length: int | None) -> Reso
     check("max_positions", n, n is not None and n >= smallest, f"at least {smallest}, the task's longest sequence")
     if any(options[flag] is not None for flag in EXAMPLE_FLAGS):
         options |= translate_flags(options)
-    options |= projection_defaults(options)
-    options |= per_layer_lists(options)
+    options = complete_options(options)
     if options["encoder_layers_to_keep"]:
         options |= layers_to_keep(options)
     config = ResolvedConfig(**options)

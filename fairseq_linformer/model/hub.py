@@ -28,7 +28,8 @@ from ..data.subword_models import A_SUBWORD_MODEL, load_tokenizer, subword_model
 from ..errors import UserError
 from .architecture import PER_LAYER
 from .compat import add_multipliers, rename_parameters
-from .config import OPTIONS, ResolvedConfig, resolve_config
+from .config import resolve_config
+from .options import OPTIONS, ResolvedConfig
 
 # For short use rather than long training.
 LOADED = {"load_checkpoint_heads": True, "compile_layers": False, "flex_attention": False}

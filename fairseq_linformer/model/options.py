@@ -1,12 +1,12 @@
-"""Declarations of the model's options: those that all attention mechanisms share, and those of RoBERTa.
+"""Declarations of the model's options: the flags of ``fairseq-train`` and the keys of ``model`` in Hydra.
 
-Options of single mechanisms are declared in ``attention/``.
+Here are those of the whole model; ``attention/`` declares those of single mechanisms. One flat dataclass has them all.
 """
 
 # No postponed annotations: fairseq and OmegaConf read the types of the fields at run time.
 
-from dataclasses import dataclass
-from typing import Optional
+from dataclasses import Field, dataclass, field, fields
+from typing import Optional, TypeVar
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
@@ -16,6 +16,7 @@ from ..attention.options import PerLayer, option
 from ..attention.positions import POSITIONS
 from ..attention.projection import LinearProjection
 from .architecture import POOLINGS
+from .compat import ExampleFlags
 from .parts import ACTIVATIONS
 
 ATTENTION_CHOICES = ChoiceEnum(sorted(ATTENTIONS))
@@ -133,3 +134,46 @@ class RobertaOptions(FairseqDataclass):
         "on a GPU: compute windows of linformer and longformer by a kernel without copies",
         training_only=True,
     )
+
+
+Config = TypeVar("Config", bound=type)
+
+
+def with_options_of_mechanisms(cls: Config) -> Config:
+    """Add the options of every mechanism, None by default, to a class that becomes a dataclass (a class decorator)."""
+    for mechanism in ATTENTIONS.values():
+        for declared in fields(mechanism.Options):
+            if declared.name in cls.__annotations__:  # inherited from another mechanism, which has added it
+                continue
+            cls.__annotations__[declared.name] = PerLayer if declared.metadata["per_layer"] else Optional[declared.type]
+            help = f"attention={mechanism.name}: {declared.metadata['help']} (default: {declared.default})"
+            setattr(cls, declared.name, field(default=None, metadata={**declared.metadata, "help": help}))
+    return cls
+
+
+@dataclass
+@with_options_of_mechanisms
+class LinformerRobertaConfig(RobertaOptions, ExampleFlags, AttentionOptions):
+    """Options of ``linformer_roberta``: attention, fairseq's example, RoBERTa, mechanisms.
+
+    ``configs/model/options.yaml`` lists them for Hydra; ``scripts/write_model_options.py`` writes it.
+    """
+
+
+OPTIONS: dict[str, Field] = {opt.name: opt for opt in fields(LinformerRobertaConfig) if opt.name != "_name"}
+
+
+@dataclass
+class ResolvedConfig(LinformerRobertaConfig):
+    """Complete options from which a model is built (made by ``resolve_config``).
+
+    The example's flags and ``encoder_layers_to_keep`` are None: they are merged into the other options.
+    """
+
+    projected_length: list[int] = field(default_factory=list)  # one per layer
+    max_positions: int = 0
+    encoder_layers: int = 0
+    encoder_embed_dim: int = 0
+    encoder_ffn_embed_dim: int = 0
+    encoder_attention_heads: int = 0
+    layernorm_embedding: bool = True

@@ -14,12 +14,14 @@ from torch import Tensor, nn
 
 from ..attention.base import Attention
 from ..attention.kernels.flex import use_flex
-from .architecture import ARCHITECTURES, fill_in
+from .architecture import ARCHITECTURES
 from .classification import ClassifierRoberta
-from .config import LinformerRobertaConfig, ResolvedConfig, resolve_config
+from .config import resolve_config
 from .encoder import SentenceEncoder, build_norm
 from .execution import compile_layers, recompute
 from .lm_head import linear_cross_entropy
+from .options import LinformerRobertaConfig, ResolvedConfig
+from .resolution import fill_in
 
 # Values of fairseq's param_group, for optimizers: matrices of linear maps in the layers, and token embeddings.
 IN_LAYERS, EMBEDDINGS = "in layers", "embeddings"

@@ -23,7 +23,8 @@ from ..data.subword_models import SHARDS_FILE
 from ..data.task_record import SUMMARY_FILE
 from ..digests import digest_file, digest_folder, digest_options
 from ..files import LOCK_FILE
-from ..model.config import OPTIONS, resolve_config
+from ..model.config import resolve_config
+from ..model.options import OPTIONS
 from ..model.roberta import LinformerRobertaModel
 from .configuration import compose_configuration, flat
 from .options import initial_checkpoint

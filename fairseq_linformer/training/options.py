@@ -20,8 +20,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from ..checkpoint import read_checkpoint
 from ..checkpoint_files import LAST
 from ..errors import check
-from ..model.config import LinformerRobertaConfig
 from ..model.hub import architecture_options
+from ..model.options import LinformerRobertaConfig
 from ..model.roberta import LinformerRobertaModel
 from ..precision import bfloat16_instructions, describe_precision
 from .configuration import CONFIG_FILE, check_groups, typed_options

@@ -12,7 +12,7 @@ from torch._utils import ExceptionWrapper
 from fairseq_linformer import LinformerRobertaModel  # noqa: F401 (registers the plugin)
 from fairseq_linformer.cli.fairseq_errors import install_excepthook, report
 from fairseq_linformer.errors import UserError, check
-from fairseq_linformer.model.config import LinformerRobertaConfig
+from fairseq_linformer.model.options import LinformerRobertaConfig
 from tests.helpers.configs import composed
 
 WITHOUT_A_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="the profiler starts")

@@ -12,8 +12,9 @@ from omegaconf import OmegaConf, open_dict
 
 from fairseq_linformer.attention import get_attention
 from fairseq_linformer.errors import UserError
-from fairseq_linformer.model.config import LinformerRobertaConfig, resolve_config
+from fairseq_linformer.model.config import resolve_config
 from fairseq_linformer.model.hub import architecture_options
+from fairseq_linformer.model.options import LinformerRobertaConfig
 from fairseq_linformer.training import configuration
 from fairseq_linformer.training.options import (
     TORCHRUN,

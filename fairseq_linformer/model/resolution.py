@@ -1,4 +1,4 @@
-"""Validation of the model's options. This module does not import fairseq.
+"""Defaults and validation of the model's options. This module does not import fairseq.
 
 Mechanisms validate their own options, ``config.py`` those that only fairseq's model has.
 """
@@ -11,14 +11,44 @@ from typing import Any
 
 from ..attention.base import ATTENTIONS, get_attention
 from ..attention.linformer import PROJECTIONS
-from ..attention.options import check_width
+from ..attention.options import check_width, spread_over_layers
 from ..attention.pooling import WindowProjection
 from ..attention.positions import POSITIONS, check_rotary_dims
 from ..attention.projection import LinearProjection
 from ..errors import check
-from .architecture import MECHANISM_OPTIONS, POOLINGS, Architecture
+from .architecture import ARCHITECTURES, MECHANISM_OPTIONS, PER_LAYER, POOLINGS, Architecture
 
 REMOVED_OPTION = "linformer_fetch"  # of earlier versions; a checkpoint in which it is 0 in all layers can be loaded
+
+
+def architecture_defaults(name: str) -> dict[str, int | bool]:
+    """Return the default sizes of an architecture; an unknown one has those of the base architecture."""
+    return {"layernorm_embedding": True, **ARCHITECTURES.get(name, ARCHITECTURES["linformer_roberta_base"])}
+
+
+def fill_in(architecture: str, args: Any) -> None:
+    """Set the sizes that are None in ``args``, a Namespace or a config, in place, as fairseq requires."""
+    for name, size in architecture_defaults(architecture).items():
+        if getattr(args, name, None) is None:
+            setattr(args, name, size)
+
+
+def complete_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options with defaults of the projection, and with a list of values for each that may differ per layer.
+
+    The defaults are those of fairseq's examples/linformer.
+    """
+    projection, k = PROJECTIONS[options["projection"]], options["projected_length"]
+    completed = {
+        **options,
+        "projected_length": max(1, options["max_positions"] // 4) if k is None else k,
+        "sharing": options["sharing"] or projection.SHARINGS[0],
+        "projection_init": options["projection_init"] or next(iter(projection.INITIALISATIONS), None),
+    }
+    for name, multiple in PER_LAYER.items():
+        if completed.get(name) is not None:
+            completed[name] = spread_over_layers(name, completed[name], options["encoder_layers"], multiple)
+    return completed
 
 
 def validate(config: Architecture) -> None:
