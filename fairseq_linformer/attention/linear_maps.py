@@ -30,8 +30,7 @@ def per_head_params(linear: nn.Linear, heads: int) -> tuple[Tensor, Tensor]:
 def map_without_bias(linear: nn.Linear, x: Tensor) -> tuple[Tensor, Tensor]:
     """Return X W^T, (B, n, d), and b, (B or 1, 1, d): that of an adapter may differ between sequences."""
     if is_unmodified_linear(linear):
-        bias = linear.weight.new_zeros(linear.out_features) if linear.bias is None else linear.bias
-        return F.linear(x, linear.weight), bias.view(1, 1, -1)
+        return F.linear(x, linear.weight), per_head_params(linear, heads=1)[1]
     bias = linear(torch.zeros_like(x[:, :1]))
     return linear(x) - bias, bias
 

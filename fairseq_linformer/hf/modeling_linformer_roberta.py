@@ -24,6 +24,7 @@ from transformers.modeling_outputs import (
 )
 
 from ..attention import Attention
+from ..attention.dropout import runs_eagerly_on_cpu
 from ..attention.linformer import PROJECTIONS
 from ..attention.projection import Projection
 from ..errors import check
@@ -210,7 +211,7 @@ class LinformerRobertaModel(LinformerRobertaPreTrainedModel, Encoder):
         attentions = self.resolve_flag("output_attentions", output_attentions)
         check("output_attentions", attentions, not attentions, "false; linformer analyze describes attention")
         check("head_mask", "a tensor", head_mask is None, "None: heads cannot be masked")
-        if position_ids is not None and position_ids.device.type == "cpu" and not torch.compiler.is_compiling():
+        if position_ids is not None and runs_eagerly_on_cpu(position_ids):
             first_position = position_ids.flatten(0, -2) - torch.arange(position_ids.size(-1))
             first_position = first_position if mask is None else first_position.expand_as(mask)[~mask]
             consecutive = any(bool(first_position.eq(number).all()) for number in (0, self.padding_idx + 1))

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..attention.base import Attention, get_attention
-from ..attention.dropout import Dropout
+from ..attention.dropout import Dropout, runs_eagerly_on_cpu
 from ..errors import UserError
 from .architecture import Architecture
 from .parts import ACTIVATIONS, LocalConvolution
@@ -221,7 +221,7 @@ def select_positions(x: Tensor, positions: Positions | None) -> Tensor:
 
 def may_be_padded(padding_mask: Tensor) -> bool:
     """Return True if a position is padding; on a GPU, to avoid synchronization, and when compiled, always True."""
-    return padding_mask.device.type != "cpu" or torch.compiler.is_compiling() or bool(padding_mask.any())
+    return not runs_eagerly_on_cpu(padding_mask) or bool(padding_mask.any())
 
 
 def misplaced_padding(padding_mask: Tensor) -> int | None:
@@ -229,7 +229,7 @@ def misplaced_padding(padding_mask: Tensor) -> int | None:
 
     Always None on a GPU, and while PyTorch compiles.
     """
-    if padding_mask.device.type != "cpu" or torch.compiler.is_compiling():
+    if not runs_eagerly_on_cpu(padding_mask):
         return None
     misplaced = padding_mask[:, 0] | (padding_mask[:, :-1] & ~padding_mask[:, 1:]).any(1)
     return int(misplaced.nonzero()[0]) if bool(misplaced.any()) else None
@@ -248,7 +248,7 @@ def check_tokens(tokens: Tensor, padding_mask: Tensor, vocabulary: int, longest:
     GPU. The padding mask (B, n) is True where padded.
     """
     check_length(tokens.size(1), longest)
-    if tokens.device.type != "cpu" or torch.compiler.is_compiling():
+    if not runs_eagerly_on_cpu(tokens):
         return
     smallest, largest = (int(extreme) for extreme in tokens.aminmax())
     if smallest < 0 or largest >= vocabulary:
